@@ -190,7 +190,7 @@ class Party:
                 os.kill(self.process.pid, number)
 
     def limit_files(self, size: int) -> None:
-        """Let it write no file beyond some bytes: a full disk, for it alone."""
+        """Limit the size of its files: a full disk for this process only."""
         with contextlib.suppress(ProcessLookupError):
             if self.process is not None and self.process.returncode is None:
                 _, hard = resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE)
@@ -433,7 +433,7 @@ class Chaos:
         self.pending.add(asyncio.create_task(restart()))
 
     def break_link(self) -> None:
-        """Have a server reach its database no more, and hear so at once."""
+        """Cut a server off from its database; connections are refused."""
         name = self.dice.choice(self.servers)
         self.links.cut_off.add(name)
         self.links.cut(name)
@@ -442,7 +442,7 @@ class Chaos:
         )
 
     def silence_link(self) -> None:
-        """Have a server reach its database no more, and hear nothing."""
+        """Cut a server off from its database; packets are dropped."""
         flowing = self.links.flowing[self.dice.choice(self.servers)]
         flowing.clear()
         self.later(flowing.set, seconds=self.at_times_long())
@@ -545,7 +545,7 @@ def database_of_its_own():
 
 
 def one_hot(number: int, clients: list[str]) -> np.ndarray:
-    """Return a vector that says whose it is, and how often it is in a sum."""
+    """Return a vector that identifies its client and its number of occurrences."""
     vector = np.zeros(len(clients), np.int64)
     vector[number] = 1
     return vector

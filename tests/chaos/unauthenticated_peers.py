@@ -141,7 +141,7 @@ class Attacked:
             self.process.communicate()
 
     def honest(self) -> tuple[float, list[int]]:
-        """Let three clients contribute; return their seconds and exit codes."""
+        """Run three clients that contribute; return their seconds and exit codes."""
         self.rounds += 1
         words = []
         for name in map(client_name, range(1, 4)):
@@ -207,7 +207,7 @@ def crowd(port: int, count: int, addresses: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def diallers(port: int, count: int) -> Iterator[None]:
-    """Let `count` peers dial for ever; every other connection begins TLS."""
+    """Have `count` peers dial repeatedly; every other connection begins TLS."""
     program = (
         "import socket, sys, time\n"
         "port, address, first = sys.argv[1:]\n"
@@ -399,7 +399,7 @@ async def relay_ms_per_mib(mib: int = 256) -> float:
 
 
 async def relay_to(port: int) -> None:
-    """Be a relay until standard input ends; say the port, and then the CPU."""
+    """Run a relay until standard input ends; print the port, and then the CPU time."""
     relay = await Relay.listen(
         Address("127.0.0.1", 0),
         AdmissionLimits(handshake_seconds=600),

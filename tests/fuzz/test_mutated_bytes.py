@@ -1,4 +1,4 @@
-"""Valid bytes, damaged: every decoder and both machines give a value or their error.
+"""Damaged bytes: decoders and both machines return a value or raise their error.
 
 Inputs are made from real ones (of sessions that are played, of the vectors) by
 flipping, cutting, repeating and crossing; what a decoder accepts joins the stock from
@@ -244,7 +244,7 @@ class WatchedSession(RecordedSession):
 
 @cache
 def played(name):
-    """Play a session to its end, twice told."""
+    """Run a session to its end, with every message delivered twice."""
     parameters = CASES[name]
     vectors = [one_hot(n, 4, MODULUS) for n in range(parameters.max_clients)]
     if block := parameters.noise_block:
@@ -553,7 +553,7 @@ def test_every_state_is_met():
 
 @pytest.fixture
 def budget(request):
-    """How many inputs one target gets: a tenth of all goes to the machines."""
+    """The number of inputs of one target: a tenth of all are for the machines."""
     inputs = request.config.getoption("--fuzz-inputs")
     return {
         "decoders": inputs * 9 // 10 // len(DECODERS),

@@ -81,7 +81,7 @@ def modules():
 
 
 def name_of(expression):
-    """Return the last word of a dotted name, or "" for anything else."""
+    """Return the last part of a dotted name, or "" for other expressions."""
     if isinstance(expression, ast.Attribute):
         return expression.attr
     return expression.id if isinstance(expression, ast.Name) else ""

@@ -79,7 +79,7 @@ REFUND = Envelope.of(Aborted(Fate.NEVER_FIXED, ErrorCode.CANCELLED, "maintenance
 
 
 def dying(connection, behind=UploadChunk):
-    """Let a client's process end behind a call, of an upload behind the last one."""
+    """End a client's process after a call; of an upload, after its last chunk."""
     inner = connection.call
 
     async def call(request):
@@ -226,7 +226,7 @@ async def honest(way, tmp_path):
 
 
 def refunding():
-    """Return an aggregator that says that no session of its ever fixed U3."""
+    """Return an aggregator that states that none of its sessions fixed U3."""
     return ScriptedService(
         {
             GetUploadStatus: UploadStatus(0, complete=True),
@@ -238,7 +238,7 @@ def refunding():
 
 
 def reaping(survivors=(0, 1, 2)):
-    """Return an aggregator that takes whatever a session of `a` has to give."""
+    """Return an aggregator that accepts all messages of a session of `a`."""
     survivors = Envelope.of(Survivors(encode_set(survivors, 4)))
     released = Released(
         Fate.INCLUDED, hashlib.sha256(FORGED_SUM).digest(), len(FORGED_SUM), 3, 0
@@ -446,7 +446,7 @@ async def test_until_a_call_is_made_a_connection_meets_who_listens_now(tmp_path)
 
 
 def without_the_rule(patch):
-    """Let a client take any aggregator that answers for that of its session."""
+    """Make a client accept any aggregator as that of its session."""
 
     def bind(self, aggregator):
         self.believed = aggregator

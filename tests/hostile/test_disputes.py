@@ -64,7 +64,7 @@ POLLING = SessionSettings(offer_seconds=1000.0, watch=False)
 
 @dataclass
 class Seen:
-    """What the corrupt clients have been told, by session.
+    """Messages that the corrupt clients received, by session.
 
     Attributes:
         offers: The offer.
@@ -150,7 +150,7 @@ class Accuser(Corrupt):
     """Complains about honest clients that have done nothing."""
 
     def victims(self):
-        """Accuse the same one as all others do, so that it goes with one of them."""
+        """Accuse the same client as all other accusers do."""
         return (CLIENTS - 4,)
 
     async def changed(self, request):

@@ -1,4 +1,4 @@
-"""A server that lies, seen from the whole client: calls, journal, state and disk.
+"""A malicious server against a whole client: calls, journal, state and disk.
 
 The aggregator is the real one; what stands between it and one client answers what a
 liar would.  Whatever it answers, the client ends in a typed error or with a sum, sends
@@ -442,7 +442,7 @@ def test_the_points_are_those_of_a_session(golden):
 
 
 class TwoFacedServer:
-    """Tells the truth to the victim's first process and lies to its second."""
+    """Sends true messages to the victim's first process, false ones to its second."""
 
     def __init__(self, switch, kind, lie):
         self.switch, self.kind, self.lie = switch, kind, lie
@@ -476,7 +476,7 @@ def test_two_unmask_requests_around_a_restart_get_one_answer_at_most(at):
 
 
 def test_a_third_unmask_request_is_refused_after_the_first_was_answered():
-    """The answer is out; the server comes back with another U3, again and again."""
+    """After the answer, the server repeatedly sends another U3."""
     answered = []
 
     def again(answer):
@@ -495,7 +495,7 @@ def test_a_third_unmask_request_is_refused_after_the_first_was_answered():
 @pytest.mark.parametrize("offset", [-1, 1 << 63])
 @pytest.mark.parametrize("point", ["before UploadChunk", "after UploadChunk"])
 def test_an_upload_that_continues_outside_of_the_vector_is_left(point, offset):
-    """A client that starts again is told so; the answer to its first one was true."""
+    """A restarted client receives the lie; its first process received the truth."""
     switch = CrashSwitch(POINTS.index(point))
 
     def lie(status):
@@ -601,7 +601,7 @@ def test_no_session_number_breaks_the_database(tmp_path):
 
 
 def test_the_lies_are_told():
-    """The tests above can fail: without lies the client gets the sum."""
+    """The tests above can fail: without lies the client receives the sum."""
     deployment, endings = run({})
     assert isinstance(endings[VICTIM], SessionOutcome)
     assert {r for r in Round if deployment.sums[0].receipt} == set(Round)

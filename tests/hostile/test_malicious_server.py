@@ -1,4 +1,4 @@
-"""Profile malicious-server: whatever the server says, it ends in a named code.
+"""Profile malicious-server: every message of the server ends in a named code.
 
 Each lie is told to every honest client.  All of them leave with the code that PROTOCOL
 gives it and send nothing more, and the ledger (conftest) finds no client's secret at
@@ -88,13 +88,13 @@ def played(last, **overrides):
 
 
 def tell(session, number, message):
-    """Tell a client something; return what it sends."""
+    """Deliver a message to a client; return its messages."""
     outputs = session.to_client(number, Received(Envelope.of(message)))
     return [output.envelope.open() for output in outputs if isinstance(output, Send)]
 
 
 def codes(session, lie, readers=HONEST):
-    """Tell clients a lie; return the codes with which they leave, sending nothing."""
+    """Send clients a false message; return the codes with which they leave."""
     found = set()
     is_event = isinstance(lie, Received | SessionOffered)
     event = lie if is_event else Received(Envelope.of(lie))
@@ -852,7 +852,7 @@ def test_the_list_of_proofs_is_counted_before_anything_of_it_is_verified(monkeyp
 
 
 def test_a_client_that_has_not_signed_is_checked_like_the_others():
-    """Its signature came too late: its own proof is in the list."""
+    """Its signature was late: its own proof is in the list."""
     session, shown = unsigned()
     (own,) = tell(session, 4, Survivors(ALL_CLIENTS))
     assert isinstance(own, Consistency)
@@ -907,7 +907,7 @@ def test_a_client_that_has_signed_knows_how_many_inputs_the_sum_has():
 
 @pytest.mark.parametrize("fate", Fate)
 def test_nothing_is_given_back_once_it_is_masked(fate):
-    """A39: a server that lies about fates earns no session."""
+    """A39: a server gains no session by lying about fates."""
     session = delivered()
     aborted = Aborted(fate, ErrorCode.CANCELLED, "the operator")
     assert codes(session, aborted) == {ErrorCode.CANCELLED}

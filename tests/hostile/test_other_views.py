@@ -61,7 +61,7 @@ _HAS_OTHER_TABLES = ContextVar("_HAS_OTHER_TABLES", default=False)
 
 @pytest.fixture(autouse=True)
 def tables_by_client(monkeypatch):
-    """Let a client that says so draw its noise with other tables than all others."""
+    """Make one client draw its noise with different tables."""
 
     def read(parameters, share_holders):
         terms = read_noise_terms(parameters, share_holders)

@@ -1,4 +1,4 @@
-"""Receipts that a lying writer makes: what a verifier lets pass.
+"""Forged receipts: which of them a verifier accepts.
 
 In profile honest-curious-server no client signs, so that a receipt may hold any offer,
 sets and claim.  The verifier must refuse what every client would have refused, however
@@ -257,7 +257,7 @@ def refusal_of(receipt):
 
 @hostile
 def test_noise_that_every_client_refuses_is_refused_offline(lie):
-    """R5.8-1: profile 1, where the receipt is the writer's word from end to end."""
+    """R5.8-1: profile 1, where the receipt rests on its writer alone."""
     parameters, terms, step, code = lie
     for writer in WrittenBy:
         receipt = receipt_of(parameters, terms=terms, writer=writer)

@@ -471,7 +471,7 @@ def test_a_ring_client_whose_holders_all_lost_their_upload_ends_the_session():
 
 @pytest.mark.parametrize("which", CLIENT_ROUNDS[1:])
 def test_messages_of_unknown_and_of_excluded_clients_are_refused(which):
-    """Client i stops after round i; a client that dropped out cannot come back."""
+    """Client i stops after round i; a client that dropped out cannot rejoin."""
     session = new_session()
     seen = {}
 

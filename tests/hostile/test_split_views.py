@@ -5,7 +5,7 @@ The server shows each honest client one of two or three sets U3, or none; collud
 whatever helps it, and it passes on what signatures it has.  It must not get answers for
 two sets, nor t shares of both secrets of a client (R5.4-6, R5.5-1 to R5.5-4).
 
-Cases that differ only in who is who are played once.  What a client says is asked of
+Cases that differ only by renaming are run once.  What a client sends is asked of
 the real state machine, each question once.
 """
 
@@ -59,7 +59,7 @@ View = frozenset[int]
 
 
 class Seat(NamedTuple):
-    """An honest client: by number, in which views it stands, and which it is shown."""
+    """An honest client: its number, the views it is in, and those it receives."""
 
     stands_in: frozenset[int]
     shown: int | None
@@ -97,14 +97,14 @@ class Cohort:
         return range(self.clients - self.colluders)
 
     def step(self, state, message):
-        """Tell a client something; return what it is then, and what it sends."""
+        """Deliver a message to a client; return its state and its messages."""
         event = Received(Envelope.of(message))
         result = client_machine.step(state, event, policy=self.policy)
         sent = [o.envelope.open() for o in result.outputs if isinstance(o, Send)]
         return result.state, sent
 
     def bitmap(self, view: View) -> bytes:
-        """Return a set as it is said."""
+        """Return a set as text."""
         return encode_set(view, self.clients)
 
     def _signed(self, number: int, view: View) -> tuple[object, bytes | None]:
@@ -180,7 +180,7 @@ class Cohort:
 
 
 class Tape(Facts):
-    """Facts that can be told again, to others."""
+    """Facts that can be replayed to others."""
 
     def __init__(self):
         super().__init__()
@@ -199,7 +199,7 @@ class Tape(Facts):
         return recorded
 
     def copied(self) -> Facts:
-        """Tell everything to new facts."""
+        """Replay everything to new facts."""
         facts = Facts()
         for name, args in self.calls:
             getattr(facts, name)(*args)
@@ -260,7 +260,7 @@ TWO_SETS, BOTH_SECRETS = "two sets are answered for", "both secrets of a client"
 
 
 def breaches(cohort: Cohort) -> Iterator[str]:
-    """Play every split; yield what goes wrong, and how often all goes well."""
+    """Run every split; yield the violations, and the number of runs without any."""
     for views, seats in splits(cohort):
         answered = cohort.answers(views, seats)
         if len(set(answered.values())) > 1:
@@ -304,7 +304,7 @@ def test_a_quorum_of_one_less_is_too_small(clients, colluders, monkeypatch):
 
 @pytest.mark.parametrize(("clients", "colluders"), SPLITTABLE[1:])
 def test_a_threshold_of_one_less_is_too_small(clients, colluders, monkeypatch):
-    """Neither R3.2-8 nor R5.2-7 is there to say so; the first cohort has t = 2."""
+    """Neither R3.2-8 nor R5.2-7 is checked; the first cohort has t = 2."""
     monkeypatch.setattr(ProtocolParameters, "_malicious_rules", lambda _: iter(()))
     monkeypatch.setattr(checks, "check_overlap", lambda *_: None)
     threshold = (clients + colluders) // 2
@@ -324,7 +324,7 @@ def _four():
 
 
 def views_with(number: int, clients: int) -> list[View]:
-    """Return every set that a client can stand in."""
+    """Return every set that can contain a client."""
     members = product((False, True), repeat=clients)
     found = [frozenset(n for n, has in enumerate(each) if has) for each in members]
     return [view for view in found if number in view]

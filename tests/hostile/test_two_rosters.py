@@ -1,4 +1,4 @@
-"""A server that shows two rosters in one session, with clients that stand in both.
+"""A server that sends two rosters in one session, with clients that are in both.
 
 Profile malicious-server.  A client has one advert, hence one mask key, in all rosters
 of a session, and accepts one of them.  The server says of it in the other whatever it
@@ -123,7 +123,7 @@ class Schedule:
 
 
 class LyingServer:
-    """Plays a schedule against real clients; keeps all that it hears.
+    """Runs a schedule against real clients; records all their messages.
 
     Attributes:
         facts: The same, for the ledger.
@@ -226,7 +226,7 @@ class LyingServer:
                 self.collect(name, which)
 
     def collect(self, name: str, which: str) -> None:
-        """Let a client mask its vector."""
+        """Make a client mask its vector."""
         modulus = self.parameters.modulus
         entry = self.plan.inputs.get(name, 1)
         vector = PlainVector(word_dtype(modulus).type([entry] * DIMENSION))
@@ -305,7 +305,7 @@ class LyingServer:
     # --- what all rounds need -------------------------------------------------------
 
     def tell(self, name, which, message) -> list:
-        """Tell a client something; return what it says."""
+        """Deliver a message to a client; return its messages."""
         envelope = Envelope.of(message)
         self.facts.on_update(self.session_id, name, envelope)
         event = Received(envelope)
@@ -331,7 +331,7 @@ class LyingServer:
         return [advert.identity for advert in self.rosters[which].adverts]
 
     def bitmap(self, which: str, members: frozenset[str]) -> bytes:
-        """Return a set as it is said."""
+        """Return a set as text."""
         order = self.names(which)
         return encode_set({order.index(name) for name in members}, len(order))
 
@@ -344,12 +344,12 @@ class LyingServer:
         }
 
     def of_other_roster(self, which: str, reader: str = "") -> set[str]:
-        """Return who stands in a roster's U3 and was shown the other."""
+        """Return the clients of a roster's U3 that received the other."""
         honest = self.plan.shown(reader, which).survivors - self.plan.corrupt
         return {name for name in honest if self.plan.home[name] != which}
 
     def charged(self) -> dict[str, int]:
-        """Return what the clients' stores say."""
+        """Return the content of the clients' stores."""
         return {name: 1 for name, _ in self.masked}
 
     def receipt(self, which: str, quorum: Quorum | None = None) -> bytes:
@@ -456,7 +456,7 @@ ABSENT, LISTED, LOST, PRESENT = range(4)
 
 @dataclass(frozen=True, order=True)
 class Shared:
-    """A client that may stand in both rosters."""
+    """A client that may be in both rosters."""
 
     home: str
     is_lost: bool  # at home, after it has dealt
@@ -494,7 +494,7 @@ EVERY_SHARED = [
 
 
 def schedules(shared: int, colluders: int) -> Iterator[Schedule]:
-    """Yield every schedule with so many clients that may stand in both rosters.
+    """Yield every schedule with so many clients that may be in both rosters.
 
     Those that differ by the names of clients or of rosters alone are played once.
     """
@@ -536,12 +536,12 @@ CASES = [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1)]
 
 @pytest.fixture(name="without_the_rule")
 def _without_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every roster proof pass."""
+    """Accept every roster proof."""
     monkeypatch.setattr(agreement, "check_bundle_signature", lambda *_, **__: None)
 
 
 def outcome(server: LyingServer) -> tuple[int, bool]:
-    """Return what is read, once the ledger has said the same."""
+    """Return the sums read, after the ledger has confirmed them."""
     count, is_agreed = read_by(server)
     known = revealed_sums(close(server.facts))
     assert len([each for each in known if not each.is_parity]) == count

@@ -259,7 +259,7 @@ def sharing(machines):
 
 
 def configure(machines, *roles):
-    """Write the settings of some of three parties, with what the others have told."""
+    """Write the settings of some of three parties, with values of the others."""
     for role in roles:
         text = (SAMPLES / "two-aggregators" / f"{role}.toml").read_text()
         for given, here in (

@@ -406,7 +406,7 @@ def test_an_aborted_session_is_followed_by_one_that_succeeds(programs):
 
 
 def test_a_file_gone_bad_in_a_session_leaves_as_zeros_at_the_fixed_time(programs):
-    """The other clients get their sum, and the owner of the file is told."""
+    """The other clients get their sum, and the owner of the file an error."""
     server = programs.server("rounds.masked_input=60", config="server.toml")
     fixed = ["client.answer_at=0.05"]
     others = [programs.client(number, kind="x", sets=fixed) for number in (1, 2)]

@@ -182,7 +182,7 @@ def test_another_list_than_the_offer_names_ends_it():
 
 
 class Withholding(LyingConnection):
-    """Says that the list will come later, however long it is asked for."""
+    """Always answers that the list will be sent later."""
 
     def __init__(self, inner, asked):
         super().__init__(inner, {})
@@ -368,7 +368,7 @@ UPLOADED = Counter()
 
 
 def lost_after_its_upload(number, call, _count):
-    """Nothing of client 2 arrives any more, and it hears nothing."""
+    """Client 2 is disconnected in both directions."""
     says_more = call in {SignConsistency, RevealShares, GetUpdate, WatchSession}
     is_lost = number == 2 and says_more and UPLOADED[number]
     UPLOADED[number] |= call is UploadChunk
@@ -376,7 +376,7 @@ def lost_after_its_upload(number, call, _count):
 
 
 def deploy_with_one_lost(**options):
-    """Deploy with a client that is lost after its upload; check what comes of it."""
+    """Deploy with a client that drops out after its upload; check the result."""
     UPLOADED.clear()
     deployment, endings = deploy(fault_of=lost_after_its_upload, **options)
     assert_exact(deployment, range(CLIENTS))  # its input is in the sum

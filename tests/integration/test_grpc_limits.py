@@ -64,7 +64,7 @@ def connected(server, name="c", **options):
 
 
 class Gate:
-    """A scripted answer that lets calls in and holds them."""
+    """A scripted answer that accepts calls and holds them."""
 
     def __init__(self):
         self.entered = asyncio.Semaphore(0)

@@ -1,4 +1,4 @@
-"""Many clients give to few sums each: every client keeps its own count, durably."""
+"""Many clients contribute to few sums each: every client durably keeps its count."""
 
 import asyncio
 import json
@@ -66,7 +66,7 @@ def vector_of(name):
 
 
 async def contribute(connection, name, place):
-    """Open the client again on its own state, and give once."""
+    """Reopen the client on its own state, and contribute once."""
     async with Client(
         connection,
         task="t",
@@ -364,7 +364,7 @@ async def test_more_sums_change_no_noise_where_participations_are_given(
 
 
 async def between_two(deployment, cohort, stores):
-    """Let clients give once, each on its own store; return what came of it."""
+    """Have clients contribute once, each on its own store; return the results."""
     clients = [
         deployment.client(name, store=stores.setdefault(name, LastingStore.make()))
         for name in cohort

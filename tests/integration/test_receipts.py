@@ -1,4 +1,4 @@
-"""Receipts of clients: what each of them can show, whatever its server says later."""
+"""Receipts of clients: what each can prove, independently of its server."""
 
 import asyncio
 import json
@@ -368,7 +368,7 @@ def test_a_sum_is_certified_on_both_sides_whenever_the_server_was_killed(at):
 
 
 class Disk(CrashingStore):
-    """A store that notes what it was told to keep, and when what was replaced."""
+    """A store that records what it stores, and when it is replaced."""
 
     def __init__(self):
         super().__init__(LastingStore.make(), CrashSwitch())

@@ -1,4 +1,4 @@
-"""Several aggregators of one store: they crash, are cut off, and hear nothing.
+"""Several aggregators of one store: they crash, are cut off, and miss messages.
 
 Every call of a client goes to a replica that chance names.  Whatever happens, each sum
 is exact, each session is opened, closed and charged once, and no client sends two
@@ -218,7 +218,7 @@ def away():
 
 
 class UploadsAway(UploadSpool):
-    """Gives no upload to the reader of the first sum."""
+    """Hides the uploads from the reader of the first sum."""
 
     def __init__(self):
         super().__init__(MemoryBlobs())

@@ -1,4 +1,4 @@
-"""A store that refuses, goes away or fails over under an aggregator that lives on.
+"""A store that rejects, disconnects or fails over under a running aggregator.
 
 Everything is in one process and on a virtual clock; real databases are restarted and
 promoted by `make fail-over`.
@@ -41,7 +41,7 @@ PARAMETERS = with_noise(
 
 
 class Between:
-    """Stands before a store or a spool; `strike` is told of every call, twice."""
+    """Wraps a store or a spool; `strike` is called before and after every call."""
 
     def __init__(self, inner, strike):
         self.inner, self.strike = inner, strike
@@ -114,7 +114,7 @@ AWAY_SECONDS = 90.0
 
 
 class Away(Struck):
-    """The store goes away at a point, and comes back after a while."""
+    """The store becomes unreachable at a point, and reachable after a while."""
 
     at, since = -1, None
 
@@ -134,7 +134,7 @@ class Away(Struck):
 
 
 class FailedOver(Away):
-    """The store comes back as one that may have forgotten what it was told."""
+    """The store fails over to one that may have lost commits."""
 
     def begin(self):
         super().begin()
@@ -145,7 +145,7 @@ class FailedOver(Away):
 
 
 class FailedOverTwice(FailedOver):
-    """It goes away again before the session that it has restored is ended."""
+    """It becomes unreachable again before the restored session is ended."""
 
     is_first = True
 
@@ -230,7 +230,7 @@ def assert_served(deployment, endings, sums):
 
 
 def points_of_the_server():
-    """Calls that the aggregator makes by itself; a write may have come through."""
+    """Calls that the aggregator makes by itself; a write may have succeeded."""
     writes = {"commit", "put", "put_facts", "drop_uploads"}
     for at, point in enumerate(recorded_points("store-that-refuses")):
         when, name = point.split()
@@ -300,7 +300,7 @@ def test_sessions_that_were_open_at_a_fail_over_end_and_others_follow(kind, at):
 
 @pytest.mark.parametrize("had_its_effect", [False, True])
 def test_nothing_begins_after_a_drain_that_met_a_full_disk(had_its_effect):
-    """A drain that comes while a session's creation waits for room is heeded."""
+    """A drain takes effect while a session's creation waits for room."""
 
     class Full:
         is_shared, refusals = False, 0

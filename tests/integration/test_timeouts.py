@@ -1,4 +1,4 @@
-"""Clients that come too early, too late, or again; servers that wait and keep."""
+"""Early, late and repeated clients; servers that wait and retain."""
 
 import asyncio
 import logging
@@ -84,7 +84,7 @@ def test_a_client_that_comes_far_too_early_is_in_the_first_sum():
 def test_a_session_is_not_aborted_while_its_aggregator_is_silent_before_it_begins(
     offer_seconds, number
 ):
-    """It would wait for clients that never come back to it."""
+    """It would wait for clients that never reconnect to it."""
 
     async def main(clock):
         deaf = {0, 1}
@@ -426,7 +426,7 @@ def test_a_client_that_waited_for_a_silent_server_keeps_its_place():
 
 
 def test_a_server_that_says_wait_for_ever_is_believed_to_the_end_of_the_session():
-    """R5-7: the end is the client's last deadline, whatever it is told."""
+    """R5-7: the session end is the client's last deadline, whatever it receives."""
 
     async def main(clock):
         deployment = Deployment(

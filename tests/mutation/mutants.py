@@ -121,7 +121,7 @@ def changed(source: str, number: int) -> ast.Module:
 
 
 def instrumented(source: str, call: str) -> ast.Module:
-    """Return a module that says which of its sites are reached.
+    """Return a module that reports which of its sites are reached.
 
     Args:
         source: Of the module.
@@ -418,7 +418,7 @@ def _rule_near(lines: list[str], site: _Site) -> str:
 
 
 def _digest(tree: ast.Module, site: _Site, known: dict[ast.AST, str]) -> str:
-    """Hash the code that a site stands in, so that results outlive other changes.
+    """Hash the code around a site, so that results stay valid after other changes.
 
     Args:
         tree: The module, as it was read.
@@ -439,7 +439,7 @@ def _digest(tree: ast.Module, site: _Site, known: dict[ast.AST, str]) -> str:
 
 
 class _WithoutDocstrings(ast.NodeTransformer):
-    """Leaves out strings that stand as statements."""
+    """Skips strings that are statements."""
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
         return None if _is_text(node.value) else node

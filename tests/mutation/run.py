@@ -86,7 +86,7 @@ NO_FILE: Final = ""
 
 
 class _Source(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Gives some modules another source than their files."""
+    """Loads some modules from another source than their files."""
 
     def __init__(self, code: Mapping[str, CodeType]) -> None:
         self._code = code
@@ -191,7 +191,7 @@ def _file_of(test: str) -> str:
 
 
 class _Observer:
-    """Notes what each test reaches."""
+    """Records the sites that each test reaches."""
 
     def __init__(self) -> None:
         self.reach = Reach()
@@ -233,7 +233,7 @@ class _Observer:
 
 
 class _Judge:
-    """Lets each of several mutants meet its tests, in forks of one session.
+    """Runs the tests of each of several mutants, in forks of one session.
 
     Args:
         trials: Which mutants; one that acts at import must be in the sources already.
@@ -342,7 +342,7 @@ def _functions(files: Collection[str]) -> Mapping[_Place, list[FunctionType]]:
 def _exchange(
     mutant: Mutant, source: str, functions: Mapping[_Place, list[FunctionType]]
 ) -> None:
-    """Give a function that exists already the code of a mutant."""
+    """Replace the code of an existing function by that of a mutant."""
     file = str(Path(mutant.file).resolve())
     place = (*(mutant.function or ("", 0)), file)
     module = compile(changed(source, mutant.number), file, "exec")

@@ -127,13 +127,13 @@ def noised(draw):
 
 @dataclass
 class Disturbed(ObservedSession):
-    """A session whose server may change a byte of what it says.
+    """A session whose server may change a byte of its messages.
 
     Attributes:
         changes: By client and round, which byte of the update is changed, from the
             start or from the end, and into what.
         server_facts: Of which the server makes its receipt.
-        job: What the server has computed, if it came to that.
+        job: What the server has computed, if it did.
         accepted: Of each client, the events that it has accepted.
     """
 
@@ -148,7 +148,7 @@ class Disturbed(ObservedSession):
         self.server_facts = SessionFacts(self.descriptor, frozenset())
 
     def step_server(self, event):
-        """Apply an event at the server and note what a receipt is made of."""
+        """Apply an event at the server and record the content of its receipt."""
         before = self.server_state
         outputs = super().step_server(event)
         if type(before) is not type(self.server_state):
@@ -156,7 +156,7 @@ class Disturbed(ObservedSession):
         return outputs
 
     def to_client(self, number, event):
-        """Apply an event at a client and note what it has accepted."""
+        """Apply an event at a client and record what it has accepted."""
         was_over = client_machine.is_over(self.clients[number])
         outputs = super().to_client(number, event)
         if not was_over and not isinstance(self.clients[number], client.Failed):
@@ -169,7 +169,7 @@ class Disturbed(ObservedSession):
         return super().compute_sum(job)
 
     def fetch(self, number):
-        """Return what a client is told."""
+        """Return the message to a client."""
         told = super().fetch(number)
         change = self.changes.get((number, self.server_state.ROUND))
         if told is None or change is None or not told.data:
@@ -239,7 +239,7 @@ class Play:
         )
 
     def run(self):
-        """Play all rounds; all clients that live are told how it ended."""
+        """Run all rounds; deliver the outcome to all running clients."""
         session = self.session
         for which in self.rounds:
             if server_machine.is_over(session.server_state):
@@ -258,7 +258,7 @@ class Play:
         return [n for n in self.numbers if self.lasts[n] >= which]
 
     def play(self, which):
-        """Let all parties act, and deliver what they say in any order."""
+        """Run all parties, and deliver their messages in any order."""
         session, pending = self.session, []
         for number in self.alive(which):
             if (number, which) in self.restarts:

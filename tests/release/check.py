@@ -67,7 +67,7 @@ _DEMO: Final = ("--clients", "12", "--steps", "3")
 
 
 class Fault(Exception):  # noqa: N818 - a finding, not an error of this program
-    """A check failed; the text says how."""
+    """A check failed; the text is its description."""
 
 
 class Absent(Exception):  # noqa: N818 - a finding, not an error of this program
@@ -88,7 +88,7 @@ class Release:
     environment: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Leave out what would let a program find the checkout."""
+        """Remove variables by which a program would find the checkout."""
         kept = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
         self.environment = {
             name: value for name, value in os.environ.items() if name not in kept
@@ -98,7 +98,7 @@ class Release:
 
     @staticmethod
     def git(*words: str) -> str:
-        """Return what git says of the checkout."""
+        """Return the output of git on the checkout."""
         return _run(["git", *words], cwd=ROOT).strip()
 
     @cached_property
@@ -237,7 +237,7 @@ def _demand(holds: object, fault: str) -> None:
 
 
 def check_versions(release: Release) -> str:
-    """The version is the same wherever it stands."""
+    """The version is the same in all places."""
     version = release.project["version"]
     heading = f"\n## {version} ("
     changes = (release.tree / "CHANGELOG.md").read_text("utf-8")

@@ -1,6 +1,6 @@
 """Ways by which an offer or a stored session reaches a client, as tests drive them.
 
-Each driver plays the product's own client end to end, and says whether it takes part.
+Each driver runs the product's client end to end, and returns whether it takes part.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ LAX_COHORT: Final = ClientPolicy(
 
 
 class TookPartError(Exception):
-    """The client has said its first word in the session."""
+    """The client has sent its first message in the session."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,14 +147,14 @@ class Enrolled:
     lists: tuple[bytes, ...]
 
     def trust(self, number: int) -> Trust:
-        """Return what an offer says that goes by one of the lists; 0 for none."""
+        """Return the list number of an offer; 0 for none."""
         if not number:
             return Trust(self.domain, self.key)
         digest = sha256(self.lists[number - 1]).digest()
         return Trust(self.domain, self.key, number, digest)
 
     def offer(self, number: int = 2, **changes: Any) -> SessionDescriptor:
-        """Return an offer of profile malicious-server that goes by a list."""
+        """Return an offer of profile malicious-server with a revocation list."""
         trust = changes.pop("trust", self.trust(number))
         parameters = signing_parameters_for(
             5, dimension=DIMENSION, colluders=1, tail=MaliciousParameters(trust)

@@ -34,7 +34,7 @@ Vectors = Callable[[str], npt.ArrayLike]
 
 @contextmanager
 def memory_directory() -> Iterator[Path]:
-    """Give out a directory in memory where there is such a place.
+    """Return a temporary directory, in memory where the machine has one.
 
     What is tested are the calls that sync, and not how long a disk takes for them.
     """
@@ -52,7 +52,7 @@ def prepared(parameters: ProtocolParameters) -> PreparedTask:
 
 
 def enrolled(name: str, parameters: ProtocolParameters) -> EnrolledClient | None:
-    """Return a client's place among the enrolled, where the profile asks for one."""
+    """Return a client's enrolment, where the profile requires one."""
     if not parameters.profile.has_identities:
         return None
     serial = int.from_bytes(sha256(name.encode()).digest()[:3], "big")
@@ -62,7 +62,7 @@ def enrolled(name: str, parameters: ProtocolParameters) -> EnrolledClient | None
 def step_client(
     name: str, parameters: ProtocolParameters, home: Path | None, **changes: Any
 ) -> StepClient:
-    """Return a client, not open yet, that accepts what was configured."""
+    """Return a client, not open yet, that accepts the configured parameters."""
     arguments: dict[str, Any] = {
         "aggregator": "hub",
         "privacy_limits": WAIVER,
@@ -91,7 +91,7 @@ class Carrier:
         new_objects: A new client object is made before every call.
         vector: Makes the vector of a client.
         made: How many vectors were asked for, by name.
-        said: What clients have sent, by name.
+        said: Messages that clients have sent, by name.
     """
 
     parameters: ProtocolParameters
@@ -137,7 +137,7 @@ class Carrier:
             self._open.popitem()[1].close()
 
     def hand(self, name: str, update: bytes = b"", **given: Any) -> ClientStep:
-        """Make one call of a client, as often as every message is delivered."""
+        """Make one call of a client, repeated as every message is."""
         offer = self.server.offer
         done = self.client(name).step(offer, update, **given)
         for _ in range(1, self.often):
@@ -152,20 +152,20 @@ class Carrier:
         return done
 
     def whole_number(self, name: str) -> npt.NDArray[Any]:
-        """Return the vector of a client: its place among the names, in each entry."""
+        """Return the vector of a client: its index among the names in each entry."""
         task = prepared(self.parameters).noised
         dim = self.parameters.dimension if task is None else task.dim
         return np.full(dim, self.names.index(name))
 
     def send(self, name: str, done: ClientStep) -> None:
-        """Deliver what a client says."""
+        """Deliver the messages of a client."""
         for message in done.messages:
             self.said[name].append(message)
             for _ in range(self.often):
                 self.server.receive(name, message)
 
     def deliver_update(self, name: str) -> None:
-        """Let one client hear what there is for it, and answer."""
+        """Deliver the next update to one client, and its answer to the server."""
         done = self.last.get(name)
         if done is not None and done.is_over:
             return
@@ -178,7 +178,7 @@ class Carrier:
         """Carry the session to its end.
 
         Args:
-            lost: In which round a client falls silent, from 0, by name.
+            lost: Round after which a client sends nothing, from 0, by name.
         """
         lost, counted = lost or {}, 0
         while not self.server.is_over:
@@ -192,7 +192,7 @@ class Carrier:
                 self.deliver_update(name)
 
     def endings(self) -> dict[str, ClientStep | SessionAbortedError]:
-        """Tell every client how the session has ended, whatever it knows."""
+        """Deliver the outcome of the session to every client in any state."""
         found: dict[str, ClientStep | SessionAbortedError] = {}
         for name in self.names:
             try:

@@ -80,7 +80,7 @@ class ClientOnStore(DurableClient):
 
     Attributes:
         store: The store.
-        rules: What its owner has settled.
+        rules: The owner's client rules.
     """
 
     store: ClientStore
@@ -99,7 +99,7 @@ class ClientOnStore(DurableClient):
 
 
 def _encoder(make_input: MakeInput) -> Encode:
-    """Return what makes an input of a payload, which stands for the vector."""
+    """Return a function that makes an input from a payload: the vector itself."""
 
     def encode(
         session: ClientSession, given: GivenVector, _bound: bytes
@@ -134,12 +134,12 @@ def client_over(  # noqa: PLR0913 - every part can be exchanged
         identity: Its name.
         connection: The way to the aggregator.
         store: The store, which stays the caller's.
-        policy: Of the cohort; nothing else is asked for.
-        make_input: Makes its inputs; None for a client that never comes so far.
+        policy: Limits of the client on the cohort.
+        make_input: Makes its inputs; None for a client that stops before.
         clock: Time; the machine's by default.
         entropy: Of seeds and jitter; the system's by default.
         total: Of its data.
-        enrolment: Its place among the enrolled.
+        enrolment: Its enrolment.
         more: Further arguments of `ClientRunner`.
     """
     clock, entropy = clock or SystemClock(), entropy or SystemEntropy()

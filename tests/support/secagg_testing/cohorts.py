@@ -1,4 +1,4 @@
-"""Small cohorts for tests, and a session that remembers what passed."""
+"""Small cohorts for tests, and a session that records its messages."""
 
 from dataclasses import dataclass, field
 from functools import cache
@@ -50,7 +50,7 @@ def report_of(task: NoisyTask) -> PrivacyReport:
 
 
 def lenient_rules(cohort: ClientPolicy = LENIENT_POLICY) -> OwnRules:
-    """Return the rules of a client that is not asked about its privacy."""
+    """Return client rules without limits on privacy."""
     waived = ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT)
     return OwnRules(limits=waived, cohort=cohort, report_of=report_of)
 

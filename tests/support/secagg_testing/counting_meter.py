@@ -1,4 +1,4 @@
-"""A meter that remembers what it was told, for tests of those who measure."""
+"""A meter that records its measurements, for tests of instrumented code."""
 
 from collections import Counter
 

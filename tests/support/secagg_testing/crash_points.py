@@ -1,4 +1,4 @@
-"""Processes that die at a chosen instant: between any two things that outlive them.
+"""Processes that die at a chosen instant, between two effects that persist.
 
 A process does two kinds of things that a restart cannot undo: it writes to a disk, and
 it sends to a peer.  Each is a *crash point*: the process can die right before it and
@@ -62,13 +62,13 @@ class CrashSwitch:
 
     @contextlib.contextmanager
     def around(self, what: str) -> Iterator[None]:
-        """Mark something that outlives the process: one point before, one after."""
+        """Surround a persistent effect by two crash points, before and after it."""
         self._point(f"before {what}")
         yield
         self._point(f"after {what}")
 
     def check(self) -> None:
-        """Have no effect if the process is dead."""
+        """Raise if the process is dead, so that the caller has no effect."""
         if self.is_dead:
             raise SimulatedCrashError
 
@@ -116,7 +116,7 @@ class CrashingStore:
         """Leave the inner store open: it stands for the disk."""
 
     def __getattr__(self, name: str) -> Any:
-        """Return what else the inner store has: a client's keeps uploads."""
+        """Return other attributes of the inner store, such as a client's uploads."""
         return getattr(self._inner, name)
 
 
@@ -170,7 +170,7 @@ class CrashingSpool:
             self._inner.remove(session_id)
 
     def __getattr__(self, name: str) -> Any:
-        """Return what only reads, of a process that lives."""
+        """Return a read-only attribute, while the process is alive."""
         self._switch.check()
         return getattr(self._inner, name)
 

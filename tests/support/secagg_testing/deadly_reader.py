@@ -1,4 +1,4 @@
-"""Uploads that are the end of the worker who reads them."""
+"""Uploads that kill the worker that reads them."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from secagg.server.engine.mask_removal import UploadReader
 
 @dataclass(frozen=True)
 class DeadlyReader:
-    """Kills the first process that reads, unless it is the one that made it.
+    """Kills the first process that reads, other than its creator.
 
     Attributes:
         uploads: What is read.

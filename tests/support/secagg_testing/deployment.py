@@ -95,9 +95,9 @@ class Deployment:
         payload: Handed to the clients of every session.
         server_crash: Crash point of the aggregator's first process.
         client_crash: Crash point of a client's first process, by number.
-        fault_of: Says what happens to a client's n-th call of one kind.
+        fault_of: Returns the fault of a client's n-th call of one kind.
         make_input: Replaces the one-hot input of a client.
-        tamper: Stands between a client's link and the aggregator.
+        tamper: Wraps the connection of a client to the aggregator.
         settings: Of every client.
         max_attempts: Sessions per sum.
         allowed: Sessions that the budget of the task covers; None without one.
@@ -109,7 +109,7 @@ class Deployment:
         identity_files: What a client that starts finds of its identity, by number, in
             profiles with credentials; None finds nothing.
         revocations: The list that the parameters name, as the issuer made it.
-        on_ended: Takes what the aggregator knows of each session that is over.
+        on_ended: Receives the state of each ended session at the aggregator.
         server_clock: The aggregator's, where its date is another; `clock` by default.
     """
 

@@ -27,12 +27,12 @@ AUTHORITY = "edge.example"
 
 @dataclass(slots=True)
 class EdgeDeployment:
-    """What an edge and its clients have in files.
+    """The files of an edge and its clients.
 
     Attributes:
         tls: Its authorities.
         issuer: Of the credentials.
-        options: What the operator says.
+        options: Settings of the operator.
     """
 
     tls: TLSDeployment
@@ -90,7 +90,7 @@ class EdgeDeployment:
     async def raw(
         self, address: Address, *, sock: socket.socket | None = None
     ) -> "RawLink":
-        """Return a TLS connection that says whatever a test wants.
+        """Return a TLS connection that sends any bytes.
 
         Args:
             address: Where to connect.
@@ -114,7 +114,7 @@ class RawLink:
     writer: asyncio.StreamWriter
 
     async def send(self, data: bytes) -> None:
-        """Send bytes, as long as the other end takes them."""
+        """Send bytes until the peer closes the connection."""
         self.writer.write(data)
         await self.writer.drain()
 
@@ -131,7 +131,7 @@ class RawLink:
         return int(head.split(" ")[1]), body
 
     async def rest(self) -> bytes:
-        """Return what comes until the other end closes, however it does."""
+        """Return all bytes until the peer closes the connection, in any way."""
         try:
             return await self.reader.read()
         except (OSError, ssl.SSLError):

@@ -70,7 +70,7 @@ class EdgeRequest:
         headers: By name in lower case.
         body: Whole.
         method: Of HTTP.
-        more: Headers that come besides, or again.
+        more: Additional or repeated headers.
     """
 
     path: str
@@ -109,7 +109,7 @@ class EdgeRequest:
 
 @dataclass(frozen=True, slots=True)
 class EdgeAnswer:
-    """What came back.
+    """The answer to a request.
 
     Attributes:
         status: Of HTTP.

@@ -1,4 +1,4 @@
-"""A server that tells some clients nothing of who has drawn them."""
+"""A server that hides from some clients which clients drew them."""
 
 from collections.abc import Set as AbstractSet
 
@@ -10,7 +10,7 @@ from secagg.protocol.server.states import FixedCohort
 def hiding_trees(
     cohort: FixedCohort, hidden: AbstractSet[tuple[int, int]], suite: CipherSuite
 ) -> EdgeTrees:
-    """Return trees that cover what clients drew, and hide some of it.
+    """Return trees over the drawn edges that hide some of them.
 
     Who has drawn whom stands in two leaves: that of the drawer has it, that of the one
     who was drawn has not.

@@ -26,7 +26,7 @@ class LoopGrid(Grid):
 
     Attributes:
         contexts: Of the nodes, by their numbers.
-        is_lost: Says of a message whether its node never gets it.
+        is_lost: Returns whether a message to a node is lost.
         down: What was sent, by the numbers of the nodes.
         up: What was replied.
     """
@@ -65,7 +65,7 @@ class LoopGrid(Grid):
         return list(self.contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Let each node answer at once; what is lost is never answered."""
+        """Have each node answer at once; a lost message has no answer."""
         numbers = []
         for message in messages:
             number = f"message-{next(self._numbers)}"

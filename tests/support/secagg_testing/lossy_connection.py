@@ -2,7 +2,7 @@
 
 Rule 1: what is lost is decided by a script, never by chance: a failing test fails
         again.
-Rule 2: every message that leaves a client is noted, also when it is lost on the way;
+Rule 2: every message that leaves a client is recorded, also when it is lost later;
         `distinct_messages` is what an adversary at the other end could have seen.
 """
 
@@ -42,7 +42,7 @@ class LossyConnection:
     Args:
         identity: As whom the calls are made.
         find: Returns the connection to use, or None while no server listens.
-        fault_of: Says what happens to the n-th call (from 0) of a class of requests.
+        fault_of: Returns the fault of the n-th call (from 0) of a class of requests.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class LossyConnection:
         return found is None or found.is_direct
 
     async def call(self, request: Request[_Answer]) -> _Answer:
-        """Note and send, as the script says."""
+        """Record and send, as scripted."""
         if isinstance(request, SendMessage):
             self._messages[request.session_id, type(request)].add(request.message)
         if isinstance(request, UploadChunk):
@@ -101,7 +101,7 @@ class LossyConnection:
     async def watch(
         self, request: WatchSession
     ) -> AsyncIterator[Envelope | Reference | Wait]:
-        """Open the stream as the script says; a lost answer breaks it."""
+        """Open the stream as scripted; a lost answer breaks it."""
         fault = self._next_fault(request)
         if fault is Fault.LOSE_REQUEST:
             raise _unreachable()

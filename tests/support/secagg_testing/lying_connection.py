@@ -1,4 +1,4 @@
-"""A server that lies: the answers of an honest one, changed on their way."""
+"""A malicious server: answers of an honest one, changed in transit."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, TypeVar, cast
@@ -17,7 +17,7 @@ class LyingConnection(ConnectionAround):
 
     Args:
         inner: The honest one.
-        lies: What becomes of the answers to a class of requests; for a stream, of
+        lies: Changes the answers to a class of requests; for a stream,
             each update.
     """
 
@@ -28,7 +28,7 @@ class LyingConnection(ConnectionAround):
         self._lies = lies
 
     async def call(self, request: Request[_Answer]) -> _Answer:
-        """Ask, and lie about the answer."""
+        """Make the call, and change the answer."""
         answer = await self._inner.call(request)
         lie = self._lies.get(type(request))
         return answer if lie is None else cast("_Answer", lie(answer))
@@ -36,14 +36,14 @@ class LyingConnection(ConnectionAround):
     async def watch(
         self, request: WatchSession
     ) -> AsyncIterator[Envelope | Reference | Wait]:
-        """Watch, and lie about every update."""
+        """Watch, and change every update."""
         lie = self._lies.get(WatchSession)
         async for update in self._inner.watch(request):
             yield update if lie is None else lie(update)
 
 
 def instead(kind: type, lie: Lie) -> Lie:
-    """Lie about one kind of answer only.
+    """Change one kind of answer only.
 
     Args:
         kind: Class of the answer, or of the message in it.

@@ -86,7 +86,7 @@ def inline_engine(parts: int) -> Engine:
     """Return an engine that computes at once, in the caller's thread.
 
     Args:
-        parts: How many workers it says that it has.
+        parts: Number of workers that it reports.
     """
 
     async def opened() -> Pool:
@@ -96,7 +96,7 @@ def inline_engine(parts: int) -> Engine:
 
 
 class _IdleSelector(selectors.DefaultSelector):
-    """Notices that a loop is about to wait, and moves time instead."""
+    """Detects that a loop is about to wait, and advances time instead."""
 
     clock: ManualClock
 

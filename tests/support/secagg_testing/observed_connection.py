@@ -1,8 +1,8 @@
-"""Connections that tell a knowledge ledger what clients hear and say over them.
+"""Connections that record all messages of clients in a knowledge ledger.
 
 Rule 1: it stands next to its client, behind all faults and lies: it sees what the
         client was told in the end, whichever party made it.
-Rule 2: what a client says counts as heard, also when it is lost on the way: the
+Rule 2: what a client sends counts as received, also when it is lost later: the
         adversary may be the one who loses it.
 Rule 3: a corrupt client runs as the others do; the adversary has its seeds.
 
@@ -58,12 +58,12 @@ class TaskObserver:
         self._referred: dict[tuple[bytes, str, Blob], tuple[Reference, bytearray]] = {}
 
     def on_request(self, sender: str, request: Request[Any], *, by: str = "") -> None:
-        """Note what a client says.
+        """Record a request of a client.
 
         Args:
             sender: Which client.
             request: What.
-            by: The aggregator that hears it; "" is the one of the session's offer.
+            by: The aggregator that receives it; "" is the one of the session's offer.
         """
         session_id: bytes = getattr(request, "session_id", b"")
         if session_id not in self._offered:
@@ -79,7 +79,7 @@ class TaskObserver:
                 self._on_chunk(sender, request, by)
 
     def on_update(self, receiver: str, request: Request[Any], answer: object) -> None:
-        """Note what a client was told."""
+        """Record an update to a client."""
         if isinstance(answer, SessionDescriptor):
             self._offered[answer.session_id] = answer
             self.facts.session(answer)
@@ -122,7 +122,7 @@ class ObservedConnection(ConnectionAround):
 
     Args:
         inner: Where calls go.
-        observer: Who is told.
+        observer: Records them.
     """
 
     def __init__(self, inner: AggregatorConnection, observer: TaskObserver) -> None:
@@ -130,14 +130,14 @@ class ObservedConnection(ConnectionAround):
         self._observer = observer
 
     def _listener(self) -> str:
-        """Return who hears the next call; "" while nothing listens."""
+        """Return the aggregator of the next call; "" while none listens."""
         try:
             return self._inner.aggregator
         except (LocalProtocolError, ServiceError):
             return ""
 
     async def call(self, request: Request[_Answer]) -> _Answer:
-        """Make the call, and note what is asked and answered."""
+        """Make the call, and record request and answer."""
         self._observer.on_request(self.identity, request, by=self._listener())
         answer = await self._inner.call(request)
         self._observer.on_update(self.identity, request, answer)
@@ -146,7 +146,7 @@ class ObservedConnection(ConnectionAround):
     async def watch(
         self, request: WatchSession
     ) -> AsyncIterator[Envelope | Reference | Wait]:
-        """Watch, and note every update."""
+        """Watch, and record every update."""
         self._observer.on_request(self.identity, request, by=self._listener())
         async for update in self._inner.watch(request):
             self._observer.on_update(self.identity, request, update)

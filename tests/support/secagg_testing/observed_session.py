@@ -1,6 +1,6 @@
-"""A session in one process that tells a knowledge ledger what is said and let out.
+"""A session in one process that records its messages in a knowledge ledger.
 
-Rule 1: what an honest client lets out counts as heard, also when a test loses it on
+Rule 1: what an honest client sends counts as received, also when a test drops it on
         its way: the adversary may be the one who loses it.
 Rule 2: what a test sends in a client's name was made by the adversary, who learns
         nothing from it.
@@ -49,13 +49,13 @@ class ObservedSession(RecordedSession):
     charged: dict[str, int] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Tell the ledger of the offer."""
+        """Record the offer in the ledger."""
         super().__post_init__()
         self.session_id = self.descriptor.session_id
         self.facts.session(self.descriptor, self.read_noise)
 
     def to_client(self, number: int, event: ClientEvent) -> tuple[ClientOutput, ...]:
-        """Apply an event at a client; note what it was told and what it lets out."""
+        """Apply an event at a client; record the event and the client's messages."""
         name = identity_of(number)
         match event:
             case SessionOffered(seed=seed) if number in self.corrupt:
@@ -78,7 +78,7 @@ class ObservedSession(RecordedSession):
         return outputs
 
     def message(self, number: int, output: ClientOutput) -> Received | None:
-        """Return what the server receives; note a masked input."""
+        """Return what the server receives; record a masked input."""
         received = super().message(number, output)
         if received is not None and isinstance(output, MaskAndUpload):
             digest = Upload.decode(received.envelope.data).digest
@@ -90,7 +90,7 @@ class ObservedSession(RecordedSession):
         return received
 
     def _spoilt(self, dealer: int, envelope: Envelope) -> Envelope:
-        """Change the bundles of those who shall get garbage."""
+        """Change the bundles of the clients that receive garbage."""
         state = self.clients[dealer]
         if dealer not in self.garbage or not isinstance(state, client_states.Shared):
             return envelope

@@ -1,4 +1,4 @@
-"""A connection for clients that must refuse what they are offered."""
+"""A connection for clients that must reject the offer."""
 
 from typing import TypeVar
 
@@ -9,9 +9,9 @@ _Answer = TypeVar("_Answer")
 
 
 class OffersOnly(InMemoryConnection):
-    """Ends a client that does more than look at an offer.
+    """Raises if a client does more than read an offer.
 
-    It would wait for others who never come, and a test with it.
+    It would wait for other clients forever, and the test with it.
 
     Attributes:
         may_join: Whether the client may take part nevertheless, for now.

@@ -1,6 +1,6 @@
 """A disk that keeps what was synced and nothing else: the power fails.
 
-A shim in front of SQLite's file system notes the content of a file with each sync that
+A shim in front of SQLite's file system records a file's content at each sync that
 SQLite asks for.  It is registered in the library that the interpreter has loaded, so it
 sees the calls of the product's own connections.
 """
@@ -42,7 +42,7 @@ def shares_a_sqlite_library() -> bool:
 
 
 class PowerCut:
-    """Notes what files of SQLite hold on the disk, between `__enter__` and `__exit__`.
+    """Records SQLite's files as synced to disk, from `__enter__` to `__exit__`.
 
     Connections that are opened in the block are watched until they are closed.
 
@@ -84,7 +84,7 @@ class PowerCut:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Take the shim away."""
+        """Remove the shim."""
         self._sqlite.sqlite3_vfs_unregister(ctypes.addressof(self._vfs))
         for descriptor in self._descriptors.values():
             os.close(descriptor)

@@ -18,12 +18,12 @@ class Programs:
 
     Args:
         directory: Where they run.
-        environment: What they find in theirs beside what this process has; settings of
+        environment: Variables added to the environment of this process; settings of
             `secagg` that this one has are kept from them.
 
     Attributes:
         directory: Where they run.
-        environment: All that they find in theirs.
+        environment: Their whole environment.
         started: All that were started, in order.
     """
 

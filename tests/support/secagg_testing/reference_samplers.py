@@ -1,4 +1,4 @@
-"""Slow samplers and probabilities that are easy to believe: the oracle of the tables.
+"""Slow samplers and probabilities that are easy to verify: the oracle of the tables.
 
 * No code is shared with the tables: probabilities are summed series in decimal
   arithmetic, not recurrences of integers; samplers reject by comparing integers, they

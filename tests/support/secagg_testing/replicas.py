@@ -44,11 +44,11 @@ class Replicas(Deployment):
         cuts: When the link of a replica to the store is cut, and for how long, both in
             seconds, by number.
         seed: Of the order in which calls come to pass.
-        deaf: Replicas that no other one wakes.
-        taking_seconds: How long it takes to take a sum.
+        deaf: Replicas that receive no notification of others.
+        taking_seconds: How long it takes to accept a sum.
         full: Replicas that have no room for sums.
-        settled: Which replica was told that a sum is not its business any more.
-        given: Which replica has handed on the sum of which session.
+        settled: Replica that was notified that a sum is settled.
+        given: Replica that delivered the sum of a session.
         given_at: When that was, in seconds of the clock.
     """
 

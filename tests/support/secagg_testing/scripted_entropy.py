@@ -1,4 +1,4 @@
-"""Entropy from a script: a test says what is drawn, and sees how much is."""
+"""Scripted entropy: a test sets each draw, and checks the amount drawn."""
 
 from secagg.crypto.entropy import Entropy
 
@@ -31,7 +31,7 @@ class ScriptedEntropy:
 
 
 class RecordingEntropy:
-    """Passes draws on and notes their sizes.
+    """Forwards draws and records their sizes.
 
     Attributes:
         sizes: Size of every draw so far.

@@ -29,7 +29,7 @@ class SharedStore:
         clock: The time of all aggregators.
         entropy: Draws how long calls take.
         others: Links to the same store; this one is added.
-        hears: Whether it is woken by the others; else it looks every two seconds.
+        hears: Whether it is notified by the others; else it polls every two seconds.
     """
 
     is_shared: Final = True
@@ -55,16 +55,16 @@ class SharedStore:
         others.append(self)
 
     def wake(self) -> None:
-        """Hear that another one has written."""
+        """Receive the notification that another one has written."""
         if self._hears:
             self._hint.set()
 
     def cut(self, seconds: float) -> None:
-        """Have nothing come through for a while, in either direction."""
+        """Block both directions for a while."""
         self._cut_until = self._clock.now() + seconds
 
     async def hang_up(self) -> None:
-        """Have it seen that the process of this link has ended."""
+        """Report that the process of this link has ended."""
         for lease in self._taken:
             await self._inner.commit(ReleaseLease(lease))
 

@@ -1,4 +1,4 @@
-"""A session played up to the point where its sum has to be computed."""
+"""A session run up to the computation of its sum."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -28,7 +28,7 @@ def summing_session(
         modulus: m.
         dimension: d.
         clients: Their inputs are `one_hot`.
-        lost: Who sends shares and no input.
+        lost: Clients that send shares and no input.
     """
     parameters = parameters_for(
         clients, dimension=dimension, threshold=3, modulus=modulus

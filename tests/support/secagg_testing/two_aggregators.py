@@ -52,7 +52,7 @@ LEADER_KEY, HELPER_KEY = (
 
 
 class Between:
-    """A way to an aggregator with an attacker in between; subclasses do the harm.
+    """A connection with an attacker in between; subclasses define the attack.
 
     Args:
         inner: The way.
@@ -68,7 +68,7 @@ class Between:
         return await self._inner.probe()
 
     async def call(self, request: Request[_Answer]) -> _Answer:
-        """Hand a request on."""
+        """Forward a request."""
         return await self._inner.call(request)
 
 
@@ -128,9 +128,9 @@ class TwoAggregators:
     Args:
         clock: The time of all parties.
         noise: The task.
-        helper_way: Puts something between leader and helper; nothing by default.
+        helper_way: Wraps the connection of leader and helper; by default nothing.
         storages: Of leader and helper; in memory by default.
-        meters: What they tell their measurements; default: none.
+        meters: Receive their measurements; default: none.
         steps: Sums of the task; by default the participations of one client.
         task: Its name; `TASK` by default.
     """
@@ -183,14 +183,14 @@ class TwoAggregators:
         return inline_store(now=self.clock.date)
 
     def way_to(self, name: str, client: str) -> InMemoryConnection:
-        """Return the way of a client to one of the two."""
+        """Return the connection of a client to one of the two."""
         service = self.leader if name == _LEADER else self.helper
         return InMemoryConnection(service, client, aggregator=name)
 
     def client(self, name: str, **changes: Any) -> TwoAggregatorClient:
         """Return a client, open; `changes` replace the usual arguments.
 
-        A `store` among them is where it keeps its state.
+        A `store` among them holds its state.
         """
         store = changes.pop("store", None) or LastingStore.make(now=self.clock.date)
         given: dict[str, Any] = {
@@ -214,10 +214,10 @@ class TwoAggregators:
     async def give(
         self, vectors: Sequence[npt.ArrayLike]
     ) -> tuple[TwoAggregatorSum, tuple[SharedContribution, ...]]:
-        """Run a session in which client-0, client-1, ... give one vector each.
+        """Run a session in which client-0, client-1, ... contribute one vector each.
 
         Returns:
-            What the leader released, and what each client got.
+            The sum of the leader, and the contribution of each client.
         """
         released, *given = await asyncio.gather(
             self.leader.next_sum(),
@@ -231,7 +231,7 @@ class TwoAggregators:
         )
 
     def signed(self, part: NoisyShare) -> NoisyShare:
-        """Return what a helper that lies answers, with its signature under it."""
+        """Return the answer of a malicious helper, with its signature."""
         live = self.leader._live
         assert live is not None
         suite = live.offer.parameters.suite
@@ -249,5 +249,5 @@ class TwoAggregators:
         return replace(part, signature=HELPER_KEY.sign(statement.to_sign(suite)))
 
     def restarted(self, noise: AggregatorNoise) -> "TwoAggregators":
-        """Return both aggregators restarted, on what the old ones have written."""
+        """Return both aggregators restarted on the stores of the old ones."""
         return TwoAggregators(self.clock, noise, storages=self.storages)

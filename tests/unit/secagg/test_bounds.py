@@ -1,6 +1,6 @@
 """Every bound of an offer and of a client's policy, from both sides.
 
-A row says what is just possible, what is not any more, and which rule says so.
+A row has the last valid value, the first invalid one, and their rule.
 """
 
 import math

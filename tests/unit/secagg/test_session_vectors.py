@@ -172,7 +172,7 @@ class VectorClient:
         return output.envelope.data
 
     def take(self, round_number, *, whole=True):
-        """Take the recorded message that opens a round; return what is said to it."""
+        """Receive the recorded message that opens a round; return the answer."""
         event = Received(opening(self.session, self.row, round_number, whole=whole))
         if round_number == Round.MASKED_INPUT_COLLECTION:
             self.step(event)
@@ -211,7 +211,7 @@ def revoked_in(session):
 
 
 def noise_reader(session):
-    """What the core is told of a noise block, whose samplers are not run here."""
+    """Input of the core from a noise block, whose samplers are not run here."""
     noise = session["noise"]
     if noise is None:
         return no_noise

@@ -1,7 +1,7 @@
 """What programs get wrong, and the one sentence that each mistake is answered with.
 
 Each row is a call, the class and the code of its error, a part of the text, and a part
-of the next step. `dpnoise` has no codes: there the text says what to do.
+of the next step. `dpnoise` has no codes: there the text states what to do.
 """
 
 import asyncio
@@ -184,7 +184,7 @@ class Unreadable:
 
 
 def step_exact(vector):
-    """Give a vector to a session without noise, which needs one."""
+    """Contribute a vector to a session without noise."""
 
     def take(_):
         waiver = secagg.ExactSumWaiver(NO_NOISE)
@@ -393,7 +393,7 @@ def interrupted(_):
 
 
 def exact_sum(make):
-    """Let one of three functions fail; the cohort can be used all the same."""
+    """One of three functions fails; the cohort can still be used."""
 
     def ask(world):
         try:

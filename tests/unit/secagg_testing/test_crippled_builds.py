@@ -268,7 +268,7 @@ def what_is_signed_is_not_recorded(patch):
 
 
 def the_server_names_a_member_that_was_shown_nothing(observe):
-    """It stands in U2 and U3, with garbage for bundles."""
+    """It is in U2 and U3, with garbage for bundles."""
     session = observe(5, is_signed=True, min_clients=4)
     session.reach(Round.ADVERTISE_KEYS)
     session.close(Round.ADVERTISE_KEYS)

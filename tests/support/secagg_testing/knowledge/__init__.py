@@ -1,7 +1,7 @@
 """The knowledge ledger: what an adversary can compute from what it saw.
 
-A test runs sessions, honest or not, and tells `Facts` what the server said, what it
-heard, and whose state the adversary holds.  `check` then derives everything that
+A test runs sessions, honest or not, and records in `Facts` what the server sent and
+received, and whose state the adversary holds.  `check` then derives everything that
 follows, and raises `ForbiddenKnowledgeError` where that is more than the protocol
 promises: a second sum, a smaller one, one that no client was charged for.
 

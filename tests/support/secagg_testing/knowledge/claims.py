@@ -1,7 +1,7 @@
 """What the adversary may know at most, checked after every run, aborted ones too.
 
 1. One sum: under one roster a session reveals at most one combination of honest inputs.
-   A server that lies may show several rosters (PROTOCOL §13); each is checked alone.
+   A malicious server may send several rosters (PROTOCOL §13); each is checked alone.
 2. Honest part: it adds up each honest client of U3 once, and no other; in profile
    malicious-server-sparse all but so few as the parameters concede.
 3. Size: at least min_survivors - c honest inputs are in it.
@@ -399,7 +399,7 @@ def _apart(facts: Facts, revealed: RevealedSum) -> Iterator[Violation]:
 
 
 def _is_signed(session: Session) -> bool:
-    """Tell whether the session distrusts its server."""
+    """Return whether the profile of the session assumes a malicious server."""
     return session.parameters.profile.has_identities
 
 
@@ -408,7 +408,7 @@ def _names(members: Iterable[str]) -> tuple[str, ...]:
 
 
 def _description(revealed: RevealedSum) -> str:
-    """Say what is added up."""
+    """Describe the terms of the sum."""
     inputs = [
         vector.sender if factor == 1 else f"{factor:+d} times {vector.sender}"
         for vector, factor in revealed.terms
@@ -419,7 +419,7 @@ def _description(revealed: RevealedSum) -> str:
 
 
 def _derivation(closure: Closure, revealed: RevealedSum) -> Iterator[str]:
-    """Say in a few lines what made a sum computable."""
+    """Describe in a few lines how a sum became computable."""
     adverts = revealed.view.roster.adverts
     known: dict[Kind, dict[str, str]] = {Kind.SELF_MASK_SEED: {}, Kind.MASK_KEY: {}}
     for vector, _ in revealed.terms:

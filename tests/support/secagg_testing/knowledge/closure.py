@@ -109,7 +109,7 @@ class _SharedSecret:
         return self.kind.public_part(self.advert)
 
     def is_fitted_by(self, secret: SecretBytes) -> bool:
-        """Tell whether a candidate is this secret."""
+        """Return whether a candidate is this secret."""
         if self.kind is not Kind.SELF_MASK_SEED:
             return public_key_of(secret) == self.public_part
         commitment = context.self_mask_commitment(
@@ -161,7 +161,7 @@ class Closure:
         return None
 
     def is_first_time(self, opened: tuple[SealedBundles, int]) -> bool:
-        """Note that a holder's bundle is opened; return whether it was not yet."""
+        """Record that a holder opened its bundle; return whether for the first time."""
         if opened in self._opened:
             return False
         self._opened.add(opened)
@@ -290,7 +290,7 @@ def _add_from_thefts(closure: Closure) -> None:
 def _add_held_shares(
     closure: Closure, view: RosterView, holder: int, keys: KeyPair, theft: Theft
 ) -> None:
-    """Look on a disk for the shares that others dealt to its owner."""
+    """Search a disk for the shares that were dealt to its owner."""
     way = f"{theft.when}, disk of"
     for bundles in closure.facts.bundles:
         if bundles.view is not view or holder not in _receivers(view, bundles.dealer):
@@ -305,7 +305,7 @@ def _add_held_shares(
 
 
 def _shows(contents: bytes, secret: bytes) -> bool:
-    """Tell whether a secret stands in a file, as bytes or in hexadecimal."""
+    """Return whether a file contains a secret, as bytes or in hexadecimal."""
     return secret in contents or secret.hex().encode() in contents.lower()
 
 
@@ -331,7 +331,7 @@ def _open_bundles(closure: Closure) -> bool:
 
 
 def _receivers(view: RosterView, dealer: int) -> tuple[int, ...]:
-    """Return whom a dealer sends bundles to, in the order in which they are sent."""
+    """Return the receivers of a dealer's bundles, in the order of sending."""
     return tuple(h for h in view.graph.holders(dealer) if h != dealer)
 
 
@@ -416,7 +416,7 @@ def _combine_shares(closure: Closure) -> bool:
 
 
 def _counted(shared: _SharedSecret, points: Mapping[int, _Share]) -> str:
-    """Say how many shares there are, and where they come from."""
+    """Describe how many shares are known, and their origin."""
     by_way: dict[str, list[str]] = {}
     for share in points.values():
         by_way.setdefault(share.way, []).append(share.name)

@@ -1,9 +1,9 @@
 """What the adversary saw and holds: the facts that `closure` draws conclusions from.
 
-The adversary is every aggregator, whatever it tells whom, and the corrupt clients.
+The adversary is every aggregator, whatever it sends, and the corrupt clients.
 
 Rule 1: all that reached the server is a fact: accepted, refused, late or repeated.
-Rule 2: an honest client acts on what it was told last.  What it sends is therefore
+Rule 2: an honest client acts on its last message.  What it sends is therefore
         read under the roster, U2 and U3 that were said to it before.  Where sets are
         signed, the signatures say which set is meant.
 Rule 3: secrets of honest clients do not come here.  The one exception is the seed
@@ -205,8 +205,8 @@ class Stray(NamedTuple):
 
     Attributes:
         session: Which.
-        client: Who says it.
-        aggregator: Who hears it.
+        client: The sender.
+        aggregator: The receiver.
     """
 
     session: Session
@@ -216,7 +216,7 @@ class Stray(NamedTuple):
 
 @dataclass(slots=True)
 class _Told:
-    """What one client was told last in one session, as far as it was usable."""
+    """The last usable messages to one client in one session."""
 
     roster: RosterView | None = None
     masks: MaskView | None = None
@@ -234,7 +234,7 @@ class Facts:
 
     Attributes:
         honest: The same.
-        strays: What clients said of a session to another aggregator.
+        strays: What clients sent about a session to another aggregator.
         rosters: Every usable roster that a party was sent.
         seeds: Seeds of the corrupt clients, by name.
         stolen: Clients whose identity keys the adversary has; see `identity_key`.
@@ -275,7 +275,7 @@ class Facts:
         descriptor: SessionDescriptor,
         read_noise: NoiseReader = read_noise_terms,
     ) -> None:
-        """Note that a session was offered; comes before anything said in it."""
+        """Record that a session was offered, before any message in it."""
         session_id = descriptor.session_id
         ctx0 = context.session_context(descriptor)
         self._sessions.setdefault(
@@ -292,7 +292,7 @@ class Facts:
         self.seeds.setdefault(identity, []).append(seed)
 
     def identity_key(self, identity: str) -> None:
-        """Give the adversary what a client signs with, and nothing of its sessions.
+        """Give the adversary a client's identity key, and nothing of its sessions.
 
         Who has it can sign anything in that client's name: it counts as a colluder
         (PROTOCOL §2.1).  What its owner masks stays as honest as the owner is.
@@ -306,13 +306,13 @@ class Facts:
     def disk(
         self, identity: str, when: str, contents: bytes, *, seed: SecretBytes
     ) -> None:
-        """Let a thief read what an honest client keeps; see `Theft`."""
+        """Record what a thief finds at an honest client; see `Theft`."""
         self.thefts.append(Theft(identity, when, contents, seed))
 
     # --- what the server says -------------------------------------------------------
 
     def on_update(self, session_id: bytes, receiver: str, envelope: Envelope) -> None:
-        """Note any message of the server, as this client received it."""
+        """Record any message of the server, as this client received it."""
         try:
             message = envelope.open()
         except RemoteProtocolError:
@@ -330,7 +330,7 @@ class Facts:
                 self.on_quorum(session_id, receiver, message)
 
     def on_roster(self, session_id: bytes, receiver: str, roster: bytes) -> None:
-        """Note the canonical bytes of a roster, as this client was told it."""
+        """Record the canonical bytes of a roster, as this client received it."""
         told = self._sent_to(session_id, receiver)
         view = self._roster(self._session(session_id), roster)
         if view is None or receiver not in view.index_of:
@@ -340,7 +340,7 @@ class Facts:
             told.roster, told.masks, told.survivors = view, None, None
 
     def on_edges(self, session_id: bytes, receiver: str, shown: EdgesPublished) -> None:
-        """Note who drew this client, as it was told.
+        """Record which clients drew this one, as it was informed.
 
         What it shares and masks with follows from that and from what it drew itself,
         whatever others were told.
@@ -357,7 +357,7 @@ class Facts:
             told.roster, told.masks, told.survivors = view, None, None
 
     def on_share_holders(self, session_id: bytes, receiver: str, bitmap: bytes) -> None:
-        """Note the bitmap of U2, as this client was told it."""
+        """Record the bitmap of U2, as this client received it."""
         told = self._sent_to(session_id, receiver)
         share_holders = _members(bitmap, told.roster)
         if told.roster is None or share_holders is None:
@@ -367,7 +367,7 @@ class Facts:
             told.masks, told.survivors = view, None
 
     def on_survivors(self, session_id: bytes, receiver: str, bitmap: bytes) -> None:
-        """Note the bitmap of U3, as this client was told it."""
+        """Record the bitmap of U3, as this client received it."""
         told = self._sent_to(session_id, receiver)
         survivors = _members(bitmap, told.roster)
         if told.masks is not None and survivors is not None:
@@ -376,7 +376,7 @@ class Facts:
             self.survivors.setdefault(told.masks.ctx2, set()).add(survivors)
 
     def on_quorum(self, session_id: bytes, receiver: str, quorum: Quorum) -> None:
-        """Note for which of the sets that it was shown a client is shown a quorum."""
+        """Record for which of the sets that it received a client receives a quorum."""
         told = self._sent_to(session_id, receiver)
         for (_, survivors), view in told.shown.items():
             if any(
@@ -389,7 +389,7 @@ class Facts:
     # --- what the server hears ------------------------------------------------------
 
     def named(self, session_id: bytes, client: str, aggregator: str) -> None:
-        """Note that a client names a session to an aggregator, in whatever call."""
+        """Record that a client names a session to an aggregator, in any call."""
         session = self._session(session_id)
         if aggregator != session.descriptor.aggregator:
             self.strays.add(Stray(session, client, aggregator))
@@ -397,13 +397,13 @@ class Facts:
     def on_request(
         self, session_id: bytes, sender: str, envelope: Envelope, *, by: str = ""
     ) -> None:
-        """Note any message of a client, as it reached the server.
+        """Record any message of a client, as it reached the server.
 
         Args:
             session_id: Of which session.
             sender: Who sent it.
             envelope: What.
-            by: The aggregator that hears it; "" is the one of the session's offer.
+            by: The aggregator that receives it; "" is the one of the session's offer.
         """
         match envelope.open():
             case Advert() as advert:
@@ -418,7 +418,7 @@ class Facts:
                 self.on_answer(session_id, sender, revealed, by=by)
 
     def on_bundles(self, session_id: bytes, sender: str, bundles: bytes) -> None:
-        """Note the sealed bundles of a client, as they reached the server."""
+        """Record the sealed bundles of a client, as they reached the server."""
         view = self._sent_to(session_id, sender).roster
         if self._is_new(session_id, sender, "bundles", bundles) and view is not None:
             self.bundles.append(SealedBundles(view, view.index_of[sender], bundles))
@@ -432,7 +432,7 @@ class Facts:
         masks: Mapping[MaskName, int] | None = None,
         by: str = "",
     ) -> None:
-        """Note a masked input, as it reached the server.
+        """Record a masked input, as it reached the server.
 
         Args:
             session_id: Of which session.
@@ -440,7 +440,7 @@ class Facts:
             residues: The unpacked vector, entries in [0, m), shape (d,).
             masks: What the sender added, where that is known to differ from
                 PROTOCOL §6: how a build with faulty masks is described.
-            by: The aggregator that hears it; see `on_request`.
+            by: The aggregator that receives it; see `on_request`.
 
         Raises:
             ValueError: The sender, which is not corrupt, was told no roster and no set
@@ -460,7 +460,7 @@ class Facts:
         self.vectors.append(MaskedVector(view, sender, residues.copy(), dict(masks)))
 
     def on_signature(self, session_id: bytes, sender: str, signature: bytes) -> None:
-        """Note which of the sets that it was shown a client has signed."""
+        """Record which of the sets that it received a client has signed."""
         shown = self._sent_to(session_id, sender).shown
         for (_, survivors), view in shown.items():
             signed = SignedSet(view, survivors, view.roster.index_of[sender])
@@ -470,7 +470,7 @@ class Facts:
     def on_answer(
         self, session_id: bytes, sender: str, shares: bytes, *, by: str = ""
     ) -> None:
-        """Note the shares that a client reveals, as they reached the server."""
+        """Record the shares that a client reveals, as they reached the server."""
         told = self._sent_to(session_id, sender)
         if (
             not self._is_recorded(session_id, by)
@@ -489,7 +489,7 @@ class Facts:
         return self._sessions[session_id]
 
     def _is_recorded(self, session_id: bytes, by: str) -> bool:
-        """Tell whether an honest aggregator hears something (rule 5)."""
+        """Return whether an honest aggregator receives a message (rule 5)."""
         return (by or self._session(session_id).descriptor.aggregator) in self.honest
 
     def _sent_to(self, session_id: bytes, client: str) -> _Told:
@@ -576,7 +576,7 @@ def _read_roster(session: Session, data: bytes) -> RosterView | None:
 
 
 def _is_signed(signed: SignedSet, signature: bytes) -> bool:
-    """Tell whether a signature is that of a set (PROTOCOL §5.4)."""
+    """Return whether a signature is that of a set (PROTOCOL §5.4)."""
     view, roster = signed.view, signed.view.roster
     credential = roster.adverts[signed.signer].credential
     if credential is None:

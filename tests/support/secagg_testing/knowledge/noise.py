@@ -15,7 +15,7 @@ from secagg_testing.knowledge.sums import RevealedSum
 
 
 def noise_shortfall(facts: Facts, revealed: RevealedSum) -> str | None:
-    """Say by how much a sum has too little noise; None if it has enough.
+    """Describe the noise that a sum lacks; None if it has enough.
 
     Args:
         facts: What the adversary saw.

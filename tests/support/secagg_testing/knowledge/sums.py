@@ -1,4 +1,4 @@
-"""Which sums of inputs the masked vectors give away, and what these sums are.
+"""Which sums of inputs the masked vectors reveal, and their values.
 
 Under one ctx2, every vector of an honest client is its input plus masks.  Masks that
 the adversary can compute are subtracted; the others are unknowns, one column each, and

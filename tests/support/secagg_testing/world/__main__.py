@@ -19,7 +19,7 @@ _SHOWN: Final = 10
 
 
 def main() -> int:
-    """Return 1 if something did not hold."""
+    """Return 1 if a check failed."""
     parser = argparse.ArgumentParser(
         prog="python -m secagg_testing.world",
         description="Simulate the whole service, with everything that can go wrong.",
@@ -81,9 +81,9 @@ def _runs(seeds: range, processes: int) -> Iterator[Run]:
 
 
 def _end_with_parent() -> None:
-    """Have a worker end when its parent does, also by SIGKILL.
+    """End a worker together with its parent, also after SIGKILL.
 
-    A worker waits for work on a pipe that its brothers hold open: it would stay.
+    A worker waits on a pipe that other workers hold open: it would not end.
     """
     parent = multiprocessing.parent_process()
 

@@ -1,7 +1,7 @@
 """The aggregators of a world: a program that builds on the library, or an operator's.
 
-What an operator's aggregator leaves of each sum are files; in their place the witness
-is given the sum.
+An operator's aggregator writes each sum to files; in their place the witness
+receives the sum.
 """
 
 import asyncio
@@ -34,13 +34,13 @@ class Aggregators:
     Args:
         plan: Of the run.
         network: Where they listen.
-        witness: Is given all sums.
-        taken_back: Certificates that are not good any more; None where clients show
+        witness: Receives all sums.
+        taken_back: Revoked certificates; None where clients have
             none.
 
     Attributes:
         keepers: Those of the aggregators that have an operator, by process.
-        have_listened: Processes that came as far as to take calls.
+        have_listened: Processes that have started to accept calls.
         closing: Set when no client needs an aggregator any more.
     """
 
@@ -61,7 +61,7 @@ class Aggregators:
         self.closing: Final = asyncio.Event()
 
     def drain(self, machine: Machine) -> bool:
-        """Have an aggregator begin nothing more; False if it does not serve."""
+        """Drain an aggregator; False if it does not serve."""
         if machine not in self._servers or machine.is_gone:
             return False
         self._witness.servers.drained(machine)
@@ -148,10 +148,10 @@ class Aggregators:
 
 @contextmanager
 def without_files(witness: Witness, has_room: Callable[[], bool]) -> Iterator[None]:
-    """Have sums given to the witness, where an operator's aggregator writes files.
+    """Deliver sums to the witness where an operator's aggregator writes files.
 
     Args:
-        witness: Is given them.
+        witness: Receives them.
         has_room: Whether the process that asks has room for files.
     """
 
@@ -174,7 +174,7 @@ def without_files(witness: Witness, has_room: Callable[[], bool]) -> Iterator[No
             pass
 
         async def write(self, total: ReleasedSum) -> None:
-            """Take a sum; it takes the time of a disk."""
+            """Accept a sum, with the delay of a disk."""
             check_room()
             await asyncio.to_thread(witness.servers.record_sum, total)
 

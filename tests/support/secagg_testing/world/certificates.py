@@ -1,4 +1,4 @@
-"""Certificates of a world, and the door at which aggregators look at them.
+"""Certificates of a world, and the check of them at aggregators.
 
 Rule 1: who calls, whose certificate was taken back and how long that takes to be
         noticed is decided by the product's own parts.  Only the connection from which
@@ -41,7 +41,7 @@ _DOMAIN: Final = "world.example"
 
 
 class TakenBack:
-    """The file of certificates that were taken back, of one world."""
+    """The revocation file of one world."""
 
     def __init__(self) -> None:
         self._directory: Final = TemporaryDirectory(prefix="secagg-world-")
@@ -66,11 +66,11 @@ class TakenBack:
 
 
 class Door:
-    """What one process of an aggregator asks of those who call it.
+    """The check of callers by one process of an aggregator.
 
     Args:
         process: The aggregator's.
-        taken_back: What it finds at its start, and then once a minute.
+        taken_back: Read at its start, and then once a minute.
     """
 
     def __init__(self, process: Process, taken_back: TakenBack) -> None:
@@ -91,7 +91,7 @@ class Door:
         process.start(watch.run())
 
     def guarded(self, inner: AggregatorConnection) -> AggregatorConnection:
-        """Return a client's connection, with the door before it."""
+        """Return a client's connection with the certificate check."""
         return _Guarded(inner, self._calls)
 
 
@@ -162,7 +162,7 @@ class _Context:
     name: str
 
     def auth_context(self) -> dict[str, list[bytes]]:
-        """Return what TLS has found out."""
+        """Return the TLS properties of the connection."""
         return {
             "transport_security_type": [b"ssl"],
             "x509_pem_cert": [_certificate(self.name)],

@@ -41,7 +41,7 @@ _BEFORE: Final[Mapping[type[Request[Any]], object]] = {
 
 
 class ClientsSeen:
-    """What clients store, say and hear.
+    """What clients store, send and receive.
 
     Args:
         notes: What did not hold goes there.
@@ -49,7 +49,7 @@ class ClientsSeen:
         journals: What the servers' disk has, or has had, of each session.
 
     Attributes:
-        told: What they have got for their inputs.
+        told: The results that they received for their inputs.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ClientsSeen:
         self._heard: dict[tuple[str, bytes], int] = defaultdict(int)
 
     def committed(self, name: str, session_id: bytes, change: Change) -> None:
-        """See what is on the disk of one."""
+        """Check a commit of one client."""
         known = self._known[name, session_id]
         if change.create is not None:
             self._notes.must(not known, f"{name} begins a session twice")
@@ -100,7 +100,7 @@ class ClientsSeen:
             self._charged[key] = settled(self._charged[key], change.settle.state)
 
     def _check_rosters(self, name: str) -> None:
-        """Check that a client has seen no more rings than its delta counts."""
+        """Check that a client joined no more rings than its delta counts."""
         noised = prepared_of(self._task_of[name].task.kind).noised
         most = None if noised is None else noised.max_rosters
         seen = sum(
@@ -120,7 +120,7 @@ class ClientsSeen:
         )
 
     def on_sent(self, name: str, request: Request[Any]) -> None:
-        """See what leaves a client."""
+        """Check a message that a client sends."""
         self._task_of[name].observer.on_request(name, request)
         session_id: bytes = getattr(request, "session_id", b"")
         kind = type(request)
@@ -156,18 +156,18 @@ class ClientsSeen:
             )
 
     def on_received(self, name: str, request: Request[Any], answer: object) -> None:
-        """See what a client is told."""
+        """Check a message that a client receives."""
         if isinstance(answer, UploadStatus):
             key = (name, getattr(request, "session_id", b""))
             self._heard[key] = max(self._heard[key], received(answer))
         self._task_of[name].observer.on_update(name, request, answer)
 
     def must_repeat(self, name: str, session_id: bytes) -> None:
-        """Hear that an upload under way has lost what had come."""
+        """Record that a partial upload was lost."""
         self._heard[name, session_id] = 0
 
     def contributed(self, name: str, given: Contribution) -> None:
-        """See what a client has got for its input."""
+        """Check the result that a client received for its input."""
         self._notes.write(name, f"has the sum of session {given.session_number}")
         self._notes.must(
             given.noise is None or given.noise.is_sufficient,
@@ -187,7 +187,7 @@ class ClientsSeen:
         charges: Mapping[bytes, ChargeState],
         sums: Iterable[ReleasedSum],
     ) -> None:
-        """Compare a client's own ledger with what has left it and what was released."""
+        """Compare a client's own ledger with its messages and the released sums."""
         for who, session_id, what in self._said:
             if who == name and what is UploadChunk:
                 self._notes.must(
@@ -208,7 +208,7 @@ class ClientsSeen:
 
 
 def received(status: UploadStatus) -> int:
-    """Return how much of an upload has arrived, by what a client is told.
+    """Return how much of an upload has arrived, as reported to the client.
 
     Of one that is complete the last byte may be asked for again, by an aggregator that
     has yet to hear that another one took it: only a chunk sets the check off.

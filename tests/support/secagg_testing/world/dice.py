@@ -1,4 +1,4 @@
-"""Luck that can be had again: every draw of a run follows from its seed."""
+"""Reproducible randomness: every draw of a run is computed from its seed."""
 
 from collections.abc import Sequence
 from hashlib import sha256
@@ -49,7 +49,7 @@ class Dice:
         return probability > 0.0 and self.uniform() < probability
 
     def choice(self, things: Sequence[_Thing]) -> _Thing:
-        """Return one of some things."""
+        """Return one of several items."""
         return things[self.below(len(things))]
 
     def between(self, low: float, high: float) -> float:

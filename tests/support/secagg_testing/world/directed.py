@@ -19,7 +19,7 @@ LOST_SECONDS: Final = 2000.0
 
 
 class Directed:
-    """Carries out one direction, by what is committed and what clients hear.
+    """Carries out one direction, triggered by commits and received messages.
 
     Args:
         direction: What to do.
@@ -52,11 +52,11 @@ class Directed:
         self.is_done = False
 
     def begin(self) -> None:
-        """Lose clients that do not even come."""
+        """Cut off clients that never join."""
         self._lose_at(Round.ADVERTISE_KEYS)
 
     def committed(self, disk: Disk, change: Change | Task) -> None:
-        """Act on what is on a disk."""
+        """Act on a commit."""
         if self.is_done or isinstance(change, Task):
             return
         if disk.owner == self._server and change.round is not None:
@@ -68,7 +68,7 @@ class Directed:
             self._restart(self._direction.server if on_server else disk.owner)
 
     def on_received(self, client: str, answer: object) -> None:
-        """Act on what a client was sent by an aggregator."""
+        """Act on a message from an aggregator to a client."""
         if self.is_done or not self._direction.after_chunk:
             return
         match answer:

@@ -47,12 +47,12 @@ class Inputs:
         vector: PlainVector | NoisyVector,
         secrets: NoiseSecrets,
     ) -> bool:
-        """Take an input; return whether it is the one that was taken before, if any.
+        """Record an input; return whether it equals the one recorded before, if any.
 
         Args:
             name: Of the client.
-            session: For which it is.
-            vector: What the client hands to it.
+            session: The session of the input.
+            vector: The vector that the client supplies.
             secrets: What its noise was drawn from.
         """
         key, layers = (session.session_id, name), _drawn(session.parameters, secrets)

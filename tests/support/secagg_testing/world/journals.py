@@ -1,4 +1,4 @@
-"""What a server's disk holds, or has held, of one session."""
+"""The stored or erased content of one session on a server's disk."""
 
 from secagg.protocol.messages import Message, Round
 
@@ -16,7 +16,7 @@ class Journal:
         taken: Messages by kind and sender.
         closed: Rounds that are closed.
         deadline: Of the round that is open, in seconds since the world began.
-        since: When that was said.
+        since: When the round was opened.
         has_sum: Its sum was stored.
         is_over: It has ended, or was forgotten by a restored disk.
     """
@@ -32,5 +32,5 @@ class Journal:
         self.is_over = False
 
     def senders(self, which: Round) -> set[str]:
-        """Return who has answered in a round."""
+        """Return the clients that have answered in a round."""
         return {sender for of, sender in self.taken if of.ROUND is which}

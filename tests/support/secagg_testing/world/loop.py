@@ -66,16 +66,16 @@ class Process:
         self._tasks: dict[_Task, None] = {}
 
     def start(self, work: Coroutine[Any, Any, _Result]) -> "asyncio.Task[_Result]":
-        """Have something done by the process."""
+        """Run a coroutine in the process."""
         return self._loop.create_task(work, context=self.context)
 
     def stop(self) -> None:
-        """Do nothing until `resume`: SIGSTOP."""
+        """Stop until `resume`: SIGSTOP."""
         if not self.is_gone and not self._is_stopped:
             self._is_stopped, self._stopped_at = True, self._loop.time()
 
     def resume(self) -> None:
-        """Take up everything where it stood: SIGCONT."""
+        """Continue: SIGCONT."""
         if self._is_stopped:
             self._stops.append((self._stopped_at, self._loop.time()))
         self._is_stopped = False
@@ -96,7 +96,7 @@ class Process:
             self.death.set_result(None)
 
     def end(self) -> None:
-        """Note that it does nothing more."""
+        """Record that it has ended."""
         if self._ended is None:
             self._ended = self._loop.time()
 
@@ -120,13 +120,13 @@ class Process:
         return self._loop.time() - began - stood
 
     def hold(self, handle: asyncio.Handle) -> bool:
-        """Keep what it would do next, if it is stopped."""
+        """Queue a callback while it is stopped."""
         if self._is_stopped:
             self._held.append(handle)
         return self._is_stopped
 
     def record_task(self, task: _Task) -> None:
-        """Remember a task of the process, which would end with it."""
+        """Record a task of the process, which ends with it."""
         self._tasks[task] = None
         task.add_done_callback(self._remove_task)
 
@@ -202,7 +202,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     Attributes:
         job_seconds: How long a call of a process for a thread takes to begin, and to
             be answered, in seconds.
-        on_job: Told of every such call that begins, and of every one that has ended.
+        on_job: Called when such a call begins, and when it has ended.
     """
 
     def __init__(self, dice: Dice) -> None:
@@ -229,7 +229,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._shuffled.is_ordered = True
 
     def make_ready(self, handle: asyncio.Handle) -> None:
-        """Let a callback run that was held."""
+        """Run a queued callback."""
         self._shuffled.append(handle)
 
     def run_in_executor(

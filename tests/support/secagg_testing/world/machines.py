@@ -61,10 +61,10 @@ class DiskFault(Enum):
 
 
 class OnCommit(Protocol):
-    """Told of every change that is on a disk, and of every word of an operator."""
+    """Receives every committed change, and every command of an operator."""
 
     def __call__(self, disk: "Disk", change: Change | Task) -> None:
-        """Take a note."""
+        """Record the change."""
         ...
 
 
@@ -75,15 +75,15 @@ class Disk:
         owner: Whose it is, for the trace.
         entropy: Names the store.
         now: The date, in Unix seconds.
-        fault: Asked before each transaction what becomes of it.
-        on_commit: Told of every change that is on the disk.
-        on_lost: Told when a kill has dropped what was committed.
-        on_dropped: Told which objects of the spool a kill has dropped.
-        on_unnoticed: Told when a restored state is opened as if it were not.
+        fault: Returns the fault of each transaction.
+        on_commit: Receives every committed change.
+        on_lost: Called when a kill has dropped commits.
+        on_dropped: Receives the objects of the spool that a kill has dropped.
+        on_unnoticed: Called when a restored state is opened undetected.
         away: Whether the process that asks is cut off from the store: for how many
             seconds it then waits; None if it is not.
-        is_read: Asked before each look whether it succeeds.
-        is_heard: Asked whether a waiting process is notified of a change.
+        is_read: Returns whether a read succeeds.
+        is_heard: Returns whether a waiting process is notified of a change.
         is_cut_off: Whether the process that asks is cut off from the store.
         is_shared: Whether several processes write to the store.
     """
@@ -152,18 +152,18 @@ class Disk:
         return _SimulatedClientStore(self)
 
     def record_holder(self, name: str) -> None:
-        """Note which process takes leases under a name: its end will be seen."""
+        """Record which process holds leases under a name: its end will be detected."""
         process = own_process()
         if process is not None:
             self._holders[name] = process
 
     @property
     def is_silent(self) -> bool:
-        """Whether no server has said recently that it is at work."""
+        """Whether no server has sent a heartbeat recently."""
         return bool(notifications.downtime_between(self._alive, self._instant()))
 
     def record_presence(self) -> None:
-        """Hear that a server is at work; time without any counts for no deadline."""
+        """Record a heartbeat; time without any server counts for no deadline."""
         now = self._instant()
         downtime = notifications.downtime_between(self._alive, now)
         self._alive = now
@@ -212,7 +212,7 @@ class Disk:
         return self._file
 
     async def reach(self) -> None:
-        """Get through to the store, or hear after a while that one cannot.
+        """Reach the store, or raise after a while.
 
         Raises:
             StoreUnavailableError: The process is cut off.
@@ -223,7 +223,7 @@ class Disk:
             raise _unreachable()
 
     def check_readable(self) -> None:
-        """Refuse to be read, or do not.
+        """Fail the read, or let it pass.
 
         Raises:
             ServiceError: STORAGE_FAILED.
@@ -232,13 +232,13 @@ class Disk:
             raise _refused()
 
     def arrived(self, call: Callable[[], _Result]) -> _Result:
-        """Do what was asked for, unless the link was cut before it arrived."""
+        """Carry out a request, unless the link was cut before it arrived."""
         if self.away() is not None:
             raise _unreachable()
         return call()
 
     def fail_write(self) -> bool:
-        """Refuse a write, or return whether to fall silent after it.
+        """Fail a write, or return whether its acknowledgement is lost.
 
         Raises:
             ServiceError: STORAGE_FAILED.
@@ -276,7 +276,7 @@ class Machine(Process):
 
 
 class _Transactions(SQLiteTransactions):
-    """The product's transactions, on a disk that may refuse them."""
+    """The product's transactions, on a disk that may fail."""
 
     def __init__(self, disk: Disk) -> None:
         super().__init__(disk.file, disk.now, disk.leases)
@@ -403,8 +403,8 @@ class _Blobs(MemoryBlobs):
     """Uploads and sums on a simulated disk.
 
     Attributes:
-        fail_write: Refuses a write, or says whether to fall silent after it.
-        look: Refuses to be read.
+        fail_write: Fails a write, or returns whether its acknowledgement is lost.
+        look: Fails a read.
     """
 
     fail_write: Callable[[], bool] = field(kw_only=True, repr=False)
@@ -412,7 +412,7 @@ class _Blobs(MemoryBlobs):
     _unsynced: set[str] = field(default_factory=set, kw_only=True, repr=False)
 
     def sync(self, prefix: str) -> None:
-        """Keep what was created below a prefix, whatever happens."""
+        """Make objects below a prefix durable."""
         self._unsynced.difference_update(self._names_below(prefix))
 
     def lose_power(self) -> frozenset[str]:
@@ -481,14 +481,14 @@ class _File(SQLiteFile):
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """See `SQLiteFile.writing`; keep what is synced before what is not."""
+        """See `SQLiteFile.writing`; save the synced content first."""
         if not self._is_synced and self._unsynced is None:
             self._unsynced = self.content()
         with super().writing() as database:
             yield database
 
     def synced(self) -> bytes | None:
-        """Return what is on the disk; None if that is all."""
+        """Return the synced content; None if it equals the current one."""
         return None if self._unsynced == self.content() else self._unsynced
 
     def content(self) -> bytes:

@@ -1,4 +1,4 @@
-"""The way between clients and an aggregator: slow, broken, cut, and heard twice.
+"""The network of clients and aggregators: slow, broken, cut, with duplicates.
 
 Rule 1: a request that left may arrive, arrive twice, late or never; so may its answer.
         The caller gets an error at once, or no answer for a while.
@@ -34,7 +34,7 @@ class Weather:
     Attributes:
         delay_seconds: Longest time that one way takes, mostly.
         loss: How often one way fails.
-        hush: How often a failure says nothing for a while.
+        hush: How often a failure is reported late.
         echo: How often a request arrives twice.
         straggle: How often one way takes a hundred times as long.
     """
@@ -57,7 +57,7 @@ class Listener:
     Attributes:
         process: Where calls are answered.
         service: What answers them.
-        door: What is asked of callers; None for nothing.
+        door: Checks callers; None for no check.
     """
 
     process: Process
@@ -77,12 +77,12 @@ class Network:
         loop: Of the world.
         dice: Decide what happens.
         weather: What may happen.
-        witness: Sees all of it.
+        witness: Observes all messages.
 
     Attributes:
         listeners: Aggregators that take calls; a client reaches any of them.
         cut_off: Until when clients are cut off, by name.
-        on_answer: Told what each client hears.
+        on_answer: Receives the answers to each client.
     """
 
     def __init__(
@@ -102,12 +102,12 @@ class Network:
         self._weather = weather
 
     def calm(self) -> None:
-        """Lose nothing any more."""
+        """Stop losing messages."""
         self._weather = Weather(delay_seconds=self._weather.delay_seconds)
         self.cut_off.clear()
 
     async def cross(self, client: str) -> None:
-        """Take what was sent one way.
+        """Transport a message in one direction.
 
         Raises:
             _Lost: It does not arrive.
@@ -134,7 +134,7 @@ class Network:
         return self._dice.choice(self.listeners)
 
     def close(self, listener: Listener) -> None:
-        """Bring nothing more to an aggregator's process that ends."""
+        """Stop delivery to an aggregator's process that ends."""
         self.listeners = [each for each in self.listeners if each is not listener]
 
     def is_heard_twice(self) -> bool:
@@ -209,7 +209,7 @@ class Link:
     async def _carry(
         self, request: Request[_Answer], answer: "asyncio.Future[_Answer]"
     ) -> None:
-        """Bring a request to an aggregator, and its answer back."""
+        """Deliver a request to an aggregator, and return its answer."""
         try:
             await self._network.cross(self.identity)
             listener = self._network.found()
@@ -277,7 +277,7 @@ class Link:
         request: WatchSession,
         updates: "asyncio.Queue[Envelope | Reference | Wait | SecAggError | None]",
     ) -> None:
-        """Bring the updates of a stream to its client, as they come."""
+        """Deliver the updates of a stream to its client as they arrive."""
         handling: asyncio.Task[None] | None = None
         try:
             await self._network.cross(self.identity)

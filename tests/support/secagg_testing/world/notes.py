@@ -6,11 +6,11 @@ from typing import Final
 
 
 class Notes:
-    """What is written down of one run.
+    """The records of one run.
 
     Args:
         now: The time, in seconds since the world began.
-        on_step: Told of every step of the run, by its number.
+        on_step: Called with the number of every step of the run.
         keep_trace: Whether the lines of the trace are kept.
 
     Attributes:
@@ -18,7 +18,7 @@ class Notes:
         trace: One line for each thing that happened.
         steps: How many steps there were.
         now: As above.
-        on_fault: Told when something does not hold.
+        on_fault: Called when a check fails.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Notes:
         return self._digest.hexdigest()
 
     def step(self) -> None:
-        """Count one more thing that a crash may come before."""
+        """Count a step before which a crash may occur."""
         self.steps += 1
         self._on_step(self.steps)
 
@@ -55,13 +55,13 @@ class Notes:
             self.trace.append(line)
 
     def fault(self, complaint: str) -> None:
-        """Note that something did not hold; it is the end of the run."""
+        """Record a failed check; it ends the run."""
         self.write("FAULT", complaint)
         self.faults.append(complaint)
         self.on_fault()
 
     def must(self, holds: bool, complaint: str) -> None:  # noqa: FBT001 - reads as a sentence
-        """Note a fault unless something holds."""
+        """Record a fault unless a condition holds."""
         if not holds:
             self.fault(complaint)
 

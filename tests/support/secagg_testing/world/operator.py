@@ -1,6 +1,6 @@
 """The operator of a world, who adds, pauses and stops tasks during a run.
 
-Rule 1: what was not acknowledged is said again, to whichever aggregator answers.
+Rule 1: an unacknowledged command is repeated to any aggregator that answers.
 Rule 2: what was acknowledged is on the disk, at that moment and ever after.
 """
 
@@ -26,12 +26,12 @@ _Act = Callable[[TaskSupervisor], Awaitable[object]]
 
 
 class Operator:
-    """Says things to aggregators until they are heard.
+    """Sends commands to aggregators until they are acknowledged.
 
     Args:
         aggregators: Of the world.
-        witness: Knows what is on the disk.
-        dice: Decide who is asked.
+        witness: Has the content of the disk.
+        dice: Choose the aggregator.
     """
 
     def __init__(self, aggregators: Aggregators, witness: Witness, dice: Dice) -> None:
@@ -41,7 +41,7 @@ class Operator:
         self._pausing: set[str] = set()
 
     async def act(self, action: Action, task: WorldTask) -> None:
-        """Say one thing, and see that it is done."""
+        """Carry out one command, and check its effect."""
         match action.word:
             case Word.ADD:
                 settings = settings_of(task.name, task.sums)
@@ -62,7 +62,7 @@ class Operator:
                 await self.stop(task)
 
     async def mind(self, tasks: Sequence[WorldTask]) -> None:
-        """Resume tasks that have paused themselves, for ever."""
+        """Resume tasks that paused after failures, repeatedly."""
         while True:
             await asyncio.sleep(_MIND_SECONDS)
             for task in tasks:
@@ -77,7 +77,7 @@ class Operator:
         )
 
     async def stop(self, task: WorldTask) -> None:
-        """End a task for good."""
+        """Stop a task."""
         await self._until_done(
             task,
             TaskState.STOPPED,
@@ -96,7 +96,7 @@ class Operator:
             )
 
     async def _is_done(self, task: WorldTask, act: _Act) -> bool:
-        """Say it to one aggregator; return whether that has acknowledged it."""
+        """Send it to one aggregator; return whether it was acknowledged."""
         alive = [
             (machine, keeper)
             for machine, keeper in self._aggregators.keepers.items()

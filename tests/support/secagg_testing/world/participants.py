@@ -1,4 +1,4 @@
-"""The clients of a world: the product's own, which say whose an input is."""
+"""The clients of a world: the product's own, which record their inputs."""
 
 from typing import Any, Final
 
@@ -31,7 +31,7 @@ class WorldClient(Client):
         connection: To the aggregators.
         number: Which of the clients of all tasks it is.
         task: In which it takes part.
-        witness: Told of its inputs, and of what it gets for them.
+        witness: Receives its inputs, and its results.
         is_service: It runs as a service does.
     """
 
@@ -64,10 +64,10 @@ class WorldClient(Client):
         self._is_service = is_service
 
     async def take_part(self) -> None:
-        """Give a vector to every session of the task, until its end.
+        """Contribute to every session of the task, until its end.
 
         Raises:
-            SecAggError: A person has to act, or a supervisor that starts it again.
+            SecAggError: An operator or a supervisor has to act.
         """
         if self._is_service:
             await self._serve()
@@ -77,7 +77,7 @@ class WorldClient(Client):
 
     async def _serve(self) -> None:
         async def failed(_: SecAggError) -> None:
-            """Say nothing: the trace has it."""
+            """Print nothing: the trace has it."""
 
         await ClientService(
             client=self,
@@ -88,7 +88,7 @@ class WorldClient(Client):
         ).run()
 
     def _vector(self, session: SessionInfo) -> np.ndarray[Any, Any]:
-        """Return what is given where noise is drawn: 1 at the own place."""
+        """Return the input of a task with noise: 1 at the client's own index."""
         if session.payload != self._of.payload:
             raise LocalProtocolError("another payload than the operator's")
         vector = np.zeros(self._of.kind.clients)

@@ -1,4 +1,4 @@
-"""What a seed stands for: who takes part in what, and what goes wrong when."""
+"""The plan of a seed: participants, tasks, and faults with their times."""
 
 from dataclasses import dataclass, replace
 from enum import StrEnum, unique
@@ -57,7 +57,7 @@ class Fault(StrEnum):
 
 @unique
 class Word(StrEnum):
-    """What an operator says of a task."""
+    """An operator's command for a task."""
 
     ADD = "add"
     PAUSE = "pause"
@@ -98,7 +98,7 @@ class Incident:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing that an operator says while the aggregators run.
+    """A command of an operator while the aggregators run.
 
     Attributes:
         step: At which step of the run.
@@ -150,14 +150,14 @@ class Plan:
     """A run before it begins.
 
     Attributes:
-        seed: What all of it follows from.
+        seed: The seed of all draws.
         tasks: What is summed; several where aggregators have an operator.
         weather: Of the network.
         job_seconds: Longest time that threads take, mostly.
         disk_refusal: How often a transaction is refused.
         disk_lost_replies: How often one succeeds and its reply is lost.
         read_refusal: How often a store or a store of uploads refuses to be read.
-        hint_loss: How often a server does not hear that another one has written.
+        hint_loss: How often a notification between servers is lost.
         chunk_bytes: In chunks of what size clients upload; None for the product's,
             which no vector of a world fills.
         is_shuffled: Whether callbacks run in any order.
@@ -165,8 +165,8 @@ class Plan:
         is_service: Clients run as services do, which end only with their task.
         has_certificates: Clients show certificates, which may be taken back.
         corrupt: Clients whose secrets the adversary has.
-        poison: How many processes the first sum ends that compute it.
-        actions: What an operator says.
+        poison: How many processes the first sum kills.
+        actions: Commands of an operator.
         incidents: What goes wrong, in order.
         direction: What goes wrong at a chosen place; None where chance chooses.
     """
@@ -248,7 +248,7 @@ class Plan:
 
     @classmethod
     def of(cls, seed: int) -> "Plan":
-        """Return what a seed stands for."""
+        """Return the plan of a seed."""
         dice = Dice(seed, "plan")
         kind = dice.choice(_KINDS)
         weather = Weather(

@@ -1,4 +1,4 @@
-"""A sum that ends whatever computes it, as one too large for its machine does."""
+"""A sum that kills the process that computes it, as an oversized one does."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,12 +13,12 @@ from secagg_testing.world.servers_seen import ServersSeen
 
 
 class Poison:
-    """Ends processes by the first sum that is computed.
+    """Kills processes that compute the first sum.
 
     Args:
         fatal: How many of them.
-        seen: Is told of each.
-        kill: Kills a process, by name, as soon as it does nothing.
+        seen: Called with each.
+        kill: Kills a process, by name, as soon as it is idle.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Poison:
         self._first: bytes | None = None
 
     def in_the_first_sum(self) -> AbstractContextManager[object]:
-        """Have sums computed so while the context lasts."""
+        """Replace the computation of sums while the context lasts."""
         compute = MaskExecutor.compute_sum
 
         async def compute_sum(

@@ -1,4 +1,4 @@
-"""What receipts of a released sum must say, by what is on the disk.
+"""Checks of the receipts of a released sum against the disk.
 
 A receipt is checked by the product's own verifier, as an outsider would, and
 compared with messages of which the verifier knows nothing: those that clients have
@@ -22,7 +22,7 @@ from secagg_testing.world.journals import Journal
 
 
 def complaints(data: bytes, journal: Journal) -> Iterator[str]:
-    """Yield what is wrong with a receipt of a released sum.
+    """Yield the faults of a receipt of a released sum.
 
     Args:
         data: Of the aggregator, or of a client that has got the sum.
@@ -72,7 +72,7 @@ def _verified(data: bytes) -> Verdict:
 
 
 def _edge_complaints(verdict: Verdict, journal: Journal) -> Iterator[str]:
-    """Compare what covers the drawn edges with what clients have drawn."""
+    """Compare the edge root with the edges that clients have drawn."""
     parameters, receipt = verdict.descriptor.parameters, verdict.receipt
     lists: dict[int, Edges] = {}
     for index, name in enumerate(verdict.names):

@@ -71,11 +71,11 @@ _FINAL: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came of a run.
+    """The result of a run.
 
     Attributes:
         plan: What it was.
-        faults: What did not hold; empty if all is well.
+        faults: Failed checks; empty if all passed.
         digest: Names everything that happened.
         trace: The same in lines, if they were kept.
         steps: How many steps it had.
@@ -95,14 +95,14 @@ class Run:
 
 
 def simulate(seed: int, *, keep_trace: bool = False) -> Run:
-    """Run what a seed stands for."""
+    """Run the plan of a seed."""
     return simulate_plan(Plan.of(seed), keep_trace=keep_trace)
 
 
 def simulate_plan(plan: Plan, *, keep_trace: bool = False) -> Run:
     """Run a plan.
 
-    A directed one in which the restart does not come has a fault.
+    A directed one without the restart has a fault.
     """
     world = _World(plan, keep_trace=keep_trace)
     with (
@@ -202,7 +202,7 @@ class _World:
         )
 
     def _teardown(self) -> None:
-        """Leave nothing behind that a later run could meet."""
+        """Release all resources of the run."""
         for machine in self.machines.values():
             machine.kill()
         for _ in range(50):
@@ -259,7 +259,7 @@ class _World:
         await self._check_outcome()
 
     async def _leave(self, taking_part: "asyncio.Future[None]") -> None:
-        """Wait for clients; services that no server answers any more are ended."""
+        """Wait for clients; end services that no server answers."""
         if self.plan.is_service:
             await asyncio.wait({taking_part}, timeout=_GRACE_SECONDS)
             for name in self.names:
@@ -269,7 +269,7 @@ class _World:
         await taking_part
 
     def _check_timeout(self) -> None:
-        """Only where too few clients can continue may nothing come of a task."""
+        """Check that a task without a sum had too few clients."""
         for task in self.plan.tasks:
             left = [name for name in task.clients if name not in self.endings]
             if len(left) >= task.parameters.min_clients:
@@ -279,7 +279,7 @@ class _World:
 
     @property
     def is_served(self) -> bool:
-        """Whether any server has not come to its end."""
+        """Whether any server has not ended."""
         return not all(name in self.endings for name in self.servers)
 
     async def _end_tasks(self) -> None:
@@ -339,7 +339,7 @@ class _World:
     async def _supervise(
         self, name: str, work: Callable[[Machine], Coroutine[Any, Any, None]]
     ) -> None:
-        """Run a party's processes, one after the other, until it has come to an end."""
+        """Run a party's processes, one after the other, until it has ended."""
         while True:
             machine = self._machine(name)
             process = machine.start(work(machine))
@@ -358,7 +358,7 @@ class _World:
             await asyncio.sleep(RESTART_SECONDS)
 
     def _ending_of(self, machine: Machine, process: "asyncio.Task[None]") -> str | None:
-        """Return how a party has come to its end; None if it has to continue."""
+        """Return the outcome of a party; None if it has to continue."""
         if machine.name in self.dismissed:
             return "dismissed"
         if machine.is_gone or process.cancelled():
@@ -377,7 +377,7 @@ class _World:
         return error.code.name if ends(machine.name, error) else None
 
     def _server_ends(self, name: str, error: SecAggError) -> bool:
-        """Whether an error is the last word of an aggregator."""
+        """Whether an error ends an aggregator."""
         has_served = self.machines[name] in self.aggregators.have_listened
         if has_served and isinstance(error, StoreUnavailableError):
             self.witness.fault(f"{name} ends because its store is unavailable")
@@ -390,7 +390,7 @@ class _World:
         return True
 
     def _client_ends(self, name: str, error: SecAggError) -> bool:
-        """Whether an error is the last word of a client."""
+        """Whether an error ends a client."""
         if error.code in _FINAL or self.witness.servers.is_revoked(name):
             return True
         if self.plan.is_service and error.code is not ErrorCode.STORAGE_FAILED:
@@ -532,7 +532,7 @@ class _World:
         return self.loop.time() < self.away_until.get(name, 0.0)
 
     def _away(self) -> float | None:
-        """Return how long the calling process waits for its store; None if it is there.
+        """Return how long the calling process waits for its store; None if reachable.
 
         A link that falls silent is closed after a while, one that breaks at once.
         """
@@ -561,7 +561,7 @@ class _World:
                     self.network.close(listener)
 
     def _drain(self, name: str, seconds: float) -> None:
-        """Ask an aggregator to end, and have it end after a while (SIGTERM)."""
+        """Ask an aggregator to end; kill it after a while (SIGTERM)."""
         machine = self.machines.get(name)
         if machine is not None and self.aggregators.drain(machine):
             self.drained.add(machine)

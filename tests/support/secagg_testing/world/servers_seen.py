@@ -1,4 +1,4 @@
-"""What must hold of the servers of one run, and of the disk that they share."""
+"""Checks of the servers of one run, and of the disk that they share."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
@@ -60,7 +60,7 @@ _BEARABLE: Final = frozenset(
 
 
 class ServersSeen:
-    """What servers store, answer and refuse.
+    """What servers store, answer and reject.
 
     Args:
         notes: What did not hold goes there.
@@ -72,7 +72,7 @@ class ServersSeen:
         sums: What the operator was given, by task and session number.
         has_forgotten: The disk was restored.
         poisoned: How many processes the sum of a session has ended.
-        uptime: When any server was at work.
+        uptime: Intervals in which a server ran.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class ServersSeen:
         self._drained: dict[Process, float] = {}
 
     def ends_by(self, process: Process, session_id: bytes) -> None:
-        """Note that a sum ends each server that computes it."""
+        """Record that a sum kills each server that computes it."""
         self.poisoned[session_id] += 1
         ended = self.poisoned[session_id]
         self._notes.write(process.name, f"ends by the sum of {short(session_id)}")
@@ -104,30 +104,30 @@ class ServersSeen:
         )
 
     def revoked(self, name: str) -> None:
-        """Hear that a client's certificate was taken back."""
+        """Record that a client's certificate was revoked."""
         self._revoked.setdefault(name, self._notes.now())
 
     def is_revoked(self, name: str) -> bool:
-        """Whether a client's certificate was taken back."""
+        """Whether a client's certificate was revoked."""
         return name in self._revoked
 
     def drained(self, process: Process) -> None:
-        """Hear that an aggregator is to begin nothing."""
+        """Record that an aggregator is drained."""
         self._drained.setdefault(process, self._notes.now())
 
     def restore(self) -> None:
-        """Note that the servers' disk was restored: what it has forgotten is over."""
+        """Record that the servers' disk was restored: lost sessions have ended."""
         self.has_forgotten = True
         for journal in self.journals.values():
             journal.is_over = True
 
     def dropped(self, names: Collection[str]) -> Iterator[tuple[str, bytes]]:
-        """Hear what a kill has taken from their spool: chunks, which come again.
+        """Record the objects that a kill dropped from the spool: chunks to be resent.
 
         Nothing that the store names may be among it.
 
         Returns:
-            Whose unfinished uploads may have lost some, by name and session.
+            Clients whose partial uploads may have lost chunks, by name and session.
         """
         for session_id, journal in self.journals.items():
             lost = [each for each in names if each.startswith(session_id.hex())]
@@ -150,7 +150,7 @@ class ServersSeen:
                     yield name, of
 
     def committed(self, session_id: bytes, change: Change, disk: Disk) -> None:
-        """See what is on their disk."""
+        """Check a commit on their disk."""
         if change.create is not None:
             self._begun(session_id, change.create)
         journal = self.journals[session_id]
@@ -190,7 +190,7 @@ class ServersSeen:
             journal.deadline = journal.since + change.deadline_seconds
 
     def _has_passed(self, journal: Journal) -> bool:
-        """Whether a round's time is up, without that in which no server was there."""
+        """Whether a round's time is up, not counting time without any server."""
         silent = self.uptime.downtime_since(journal.since)
         return self._notes.now() >= journal.deadline + silent - _TOLERANCE
 
@@ -232,7 +232,7 @@ class ServersSeen:
         )
 
     def _check_welcome(self, sender: str) -> None:
-        """Check that no client is heard whose certificate was taken back."""
+        """Check that no message of a revoked client is accepted."""
         since, process = self._revoked.get(sender), own_process()
         if since is None or process is None:
             return
@@ -263,13 +263,13 @@ class ServersSeen:
         *,
         uploaded: int = 0,
     ) -> None:
-        """See what a server answers, at the moment at which it does.
+        """Check an answer of a server when it is sent.
 
         Args:
             process: Which one's.
             name: The client.
-            request: What it has asked.
-            answer: What it is told.
+            request: Its request.
+            answer: The answer.
             uploaded: As `uploaded` has said.
         """
         if process.is_gone:
@@ -309,7 +309,7 @@ class ServersSeen:
             self._check_update(journal, answer.kind)
 
     def _check_update(self, journal: Journal, kind: type[Message]) -> None:
-        """Check that an update opens nothing that is not open on the disk."""
+        """Check that an update opens only rounds that are open on the disk."""
         if kind is Released:
             self._notes.must(journal.has_sum, "a sum is announced before it is stored")
         elif kind is Aborted:
@@ -330,7 +330,7 @@ class ServersSeen:
     def refused(
         self, process: Process, name: str, request: Request[Any], error: SecAggError
     ) -> None:
-        """See what a server refuses."""
+        """Check a refusal of a server."""
         if process.is_gone:
             return
         self._notes.write(
@@ -359,7 +359,7 @@ class ServersSeen:
             )
 
     def _is_due(self, journal: Journal, name: str, kind: type[Message]) -> bool:
-        """Whether a client's message is awaited, by what is on the disk."""
+        """Whether a client's message is awaited according to the disk."""
         before = self._before(journal, kind.ROUND)
         return (
             bool(before)
@@ -370,7 +370,7 @@ class ServersSeen:
         )
 
     def record_sum(self, total: ReleasedSum) -> None:
-        """See a sum as the operator is given it."""
+        """Check a sum delivered to the operator."""
         session = total.receipt.descriptor
         self._notes.write("operator", f"has the sum of session {total.session_number}")
         before = self.sums.setdefault((session.task_id, session.session_number), total)

@@ -1,4 +1,4 @@
-"""When any server was at work with its store, as seen from outside of them all."""
+"""Intervals in which a server ran with its store, observed from outside."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -25,21 +25,21 @@ class Uptime:
         self._cuts: Final[defaultdict[str, list[_Piece]]] = defaultdict(list)
 
     def record_start(self, process: Process) -> None:
-        """Note that a server starts."""
+        """Record that a server starts."""
         self._processes.append(process)
 
     def cut_off(self, name: str, until: float) -> None:
-        """Note that a server is cut off from its store."""
+        """Record that a server is cut off from its store."""
         self._cuts[name].append((self._now(), until))
 
     def reconnect(self) -> None:
-        """Note that no server is cut off any more."""
+        """Record that no server is cut off any more."""
         now = self._now()
         for cuts in self._cuts.values():
             cuts[:] = [(start, min(end, now)) for start, end in cuts]
 
     def downtime_since(self, instant: float) -> float:
-        """Return for how many seconds no server was at work, but for short gaps."""
+        """Return the seconds without any running server, except short gaps."""
         total, reached = 0.0, instant
         for start, end in sorted((*self._at_work(), (self._now(), self._now()))):
             if end < instant:
@@ -56,7 +56,7 @@ class Uptime:
 
 
 def _without(piece: _Piece, cuts: list[_Piece]) -> Iterator[_Piece]:
-    """Yield what cuts leave of a piece."""
+    """Yield the parts of an interval outside all cuts."""
     start, end = piece
     for cut, joined in sorted(cuts):
         if joined > start and cut < end:

@@ -1,4 +1,4 @@
-"""What is known of one task: by which server and client are checked alike."""
+"""The observed state of one task, for the checks of servers and clients."""
 
 from dataclasses import dataclass, field
 
@@ -10,14 +10,14 @@ from secagg_testing.world.tasks import WorldTask
 
 @dataclass(slots=True)
 class Watched:
-    """What is known of one task.
+    """The observed state of one task.
 
     Attributes:
         task: The task.
-        observer: Tells the knowledge ledger.
+        observer: Records in the knowledge ledger.
         rounds: Of every session.
         highest: The highest session number on the disk.
-        words: What the disk has had of an operator's words.
+        words: Operator commands that were on the disk.
         spent: Sessions for which U3 was fixed.
     """
 
@@ -30,5 +30,5 @@ class Watched:
 
     @property
     def state(self) -> TaskState | None:
-        """What the disk has of an operator's word; None before any."""
+        """The stored operator command; None before any."""
         return self.words[-1] if self.words else None

@@ -55,18 +55,18 @@ from secagg_testing.world.watched import Watched
 
 
 class Witness(Notes):
-    """Sees everything of one run.
+    """Observes all of one run.
 
     Args:
         tasks: All tasks.
         now: The time, in seconds since the world began.
-        on_step: Told of every step of the run, by its number.
+        on_step: Called with the number of every step of the run.
         keep_trace: Whether the lines of the trace are kept.
 
     Attributes:
         inputs: What clients have given.
-        servers: Sees those.
-        clients: Sees those.
+        servers: Checks of servers.
+        clients: Checks of clients.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Witness(Notes):
         self.clients: Final = ClientsSeen(self, self._task_of, self.servers.journals)
 
     def committed(self, disk: Disk, change: Change | Task) -> None:
-        """See what is on a disk."""
+        """Check a commit."""
         if isinstance(change, Task):
             self.write(disk.owner, f"disk: {change.task_id} is {change.state}")
             self._tasks[change.task_id].words.append(change.state)
@@ -103,16 +103,16 @@ class Witness(Notes):
             self.clients.committed(disk.owner, session_id, change)
 
     def dropped(self, names: Collection[str]) -> None:
-        """See what a kill has taken from the servers' spool."""
+        """Record what a kill dropped from the servers' spool."""
         for name, session_id in self.servers.dropped(names):
             self.clients.must_repeat(name, session_id)
 
     def words_of(self, task: str) -> Sequence[TaskState]:
-        """Return what the disk has had of words about a task, in order."""
+        """Return the operator commands for a task that were on the disk, in order."""
         return self._tasks[task].words
 
     def check_contributions(self, *, is_complete: bool) -> None:
-        """Compare what clients were told with what the operator was given.
+        """Compare the results of clients with the sums delivered to the operator.
 
         Args:
             is_complete: No fault was injected: all clients of a task without an
@@ -151,7 +151,7 @@ class Witness(Notes):
                 self.fault(f"the receipt of {name}: {complaint}")
 
     def check_views(self, views: Iterable[Mapping[str, Any]]) -> None:
-        """Compare what an operator is shown of tasks with what has happened.
+        """Compare the operator's views of tasks with the recorded events.
 
         Args:
             views: As `secagg tasks list` has them.
@@ -177,7 +177,7 @@ class Witness(Notes):
             )
 
     def check_knowledge(self, task: WorldTask, charges: Mapping[str, int]) -> None:
-        """Have the ledger check what servers and corrupt clients could compute.
+        """Check with the ledger what servers and corrupt clients could compute.
 
         Args:
             task: Which.

@@ -1,4 +1,4 @@
-"""What an operator is told when no aggregator runs, and when none can be asked."""
+"""Messages to an operator when no aggregator runs, or none is reachable."""
 
 import asyncio
 import json

@@ -150,7 +150,7 @@ def test_one_stream_serves_a_whole_session_and_ends_with_it():
 
 
 class Stream(InMemoryConnection):
-    """Streams that say one thing after another, at instants, and are then silent."""
+    """Streams that send scripted messages at instants, and are then silent."""
 
     def __init__(self, clock, said, answer=None):
         super().__init__(ScriptedService({GetUpdate: answer}), "client")
@@ -207,7 +207,7 @@ def test_a_round_that_the_profile_leaves_out_needs_no_stream_of_its_own():
 
 
 def test_a_quiet_stream_is_kept_while_it_says_that_there_is_nothing():
-    """As long as it is heard of in time, however long that takes; nothing is asked."""
+    """As long as messages arrive in time, for any duration; nothing is requested."""
     told = []
 
     async def follow(clock):
@@ -264,7 +264,7 @@ def test_a_silent_stream_is_closed_and_the_aggregator_asked(said, asked):
 
 
 def test_after_an_update_a_stream_is_read_soon():
-    """How long it had been quiet before says nothing of the round that has opened."""
+    """Earlier silence does not count for the round that has opened."""
 
     async def follow(clock):
         async def answer(_identity, _request):
@@ -381,7 +381,7 @@ def test_a_stream_is_closed_when_it_has_said_how_the_session_ended():
 
 
 def test_a_stream_is_not_believed_beyond_the_round():
-    """Patience is the session's: a promise to speak later does not lengthen it."""
+    """The wait is limited by the session: a promised message does not extend it."""
 
     async def follow(clock):
         async def answer(_identity, _request):

@@ -437,7 +437,7 @@ async def test_a_client_computes_epsilon_itself(aggregator, monkeypatch):
 
 
 async def gather_all(aggregator, *makers, **more):
-    """Let all clients give to all sessions; return what each got back."""
+    """Have all clients contribute to all sessions; return their results."""
 
     async def everything(name, make):
         async with client(aggregator, name, **more) as one:

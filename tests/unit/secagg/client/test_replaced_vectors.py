@@ -78,7 +78,7 @@ FINE = {
 
 
 class TakingTime(Executor):
-    """Runs a call at once, and gives its result some seconds later."""
+    """Runs a call at once, and returns its result some seconds later."""
 
     def __init__(self, cohort, seconds):
         self._cohort, self._seconds = cohort, seconds
@@ -108,7 +108,7 @@ def kinds_and_sizes(sent):
 
 @pytest.fixture(scope="module")
 def usual():
-    """What the victim says and writes with a good vector, by `answer_at`."""
+    """Messages and records of the victim with a good vector, by `answer_at`."""
     return {}
 
 

@@ -1,4 +1,4 @@
-"""One client against aggregators that lie, forget, stall or vanish."""
+"""One client against aggregators that lie, lose state, stall or disconnect."""
 
 import asyncio
 import dataclasses
@@ -77,7 +77,7 @@ VICTIM = 1
 
 
 def both(change):
-    """Change what a client hears, whether it polls or streams."""
+    """Change the messages to a client, whether it polls or streams."""
     return {GetUpdate: change, WatchSession: change}
 
 
@@ -429,7 +429,7 @@ def at_the_end(script):
     """Run a client whose session ends ten seconds after its offer.
 
     Returns:
-        What it says and asks from then on, and the error that it ends with.
+        Its messages and requests from then on, and the error that it ends with.
     """
 
     async def main(clock):
@@ -520,7 +520,7 @@ class Barred(InMemoryConnection):
 
 @pytest.mark.parametrize("way", [InMemoryConnection, Barred], ids=["", "named"])
 def test_a_session_of_another_aggregator_is_left_not_told_at_its_end(way):
-    """R5.0-6: until then it waits, since its own may come back."""
+    """R5.0-6: until then it waits, since its own aggregator may reconnect."""
     parameters = with_noise(parameters_for(CLIENTS, dimension=9, threshold=3))
     unknown = ServiceError("no such task", code=ErrorCode.TASK_OVER)
     store, service = LastingStore.make(), ScriptedService({GetOffer: unknown})

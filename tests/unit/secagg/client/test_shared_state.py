@@ -290,7 +290,7 @@ def test_a_call_for_another_task_ends_no_session_that_is_listened_to():
 
 
 class Uploading(InMemoryConnection):
-    """Holds back the first upload, and ends every session once it is told to."""
+    """Holds the first upload, and ends every session on request."""
 
     is_over = False
 
@@ -522,7 +522,7 @@ async def sum_of_alice(serving, shared, meanwhile):
 
 @pytest.fixture
 async def others():
-    """Serve a task, in which bob and carol give."""
+    """Serve a task to which bob and carol contribute."""
     async with Serving(flu=EXACT) as serving:
         with state("bob") as bob, state("carol") as carol:
             rest = [

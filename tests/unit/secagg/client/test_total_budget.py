@@ -433,7 +433,7 @@ async def test_what_is_refused_begins_no_session(offers):
 
 
 async def test_clients_that_share_a_directory_share_the_total(offers, tmp_path):
-    """At once, each with a state of its own: one of two that fit alone is let in."""
+    """Concurrently, with separate states: one of two that fit alone is admitted."""
     owners = budget(epsilon=5.0, directory=tmp_path / "claims")
     storages = [stored_at(tmp_path / name) for name in NAMES[:2]]
     totals = [
@@ -480,7 +480,7 @@ async def test_claims_may_be_kept_where_the_state_is(offers, tmp_path):
 
 
 async def test_the_same_task_of_two_states_is_claimed_twice(offers, tmp_path):
-    """Each state counts its own sessions, so that both may give the whole number."""
+    """Each state counts its own sessions, so that both may use the whole number."""
     owners = budget(epsilon=20.0, directory=tmp_path / "claims")
     for _ in NAMES[:2]:
         total = total_on(inline_store(), owners)
@@ -490,7 +490,7 @@ async def test_the_same_task_of_two_states_is_claimed_twice(offers, tmp_path):
 
 
 async def test_a_copy_that_was_restored_is_noticed_and_claims_again(offers, tmp_path):
-    """Accepted, it may have forgotten charges: what it gives again is claimed again."""
+    """Once accepted, it may have lost charges: a repeated input is claimed again."""
     first = stored_at(tmp_path / "state")
     await total_on(first.store).claim(offers[2])
     await first.store.close()

@@ -190,7 +190,7 @@ def scenario(test, parameters=PROFILES["honest"], **options):
 
 
 async def come_back_until_the_sum(phones, name, *, most=30, crash=None):
-    """Visit when the last visit says so; return the contribution and the instants."""
+    """Visit at the instants that visits return; return contribution and instants."""
     instants = []
     for _ in range(most):
         instants.append(phones.clock.now())
@@ -410,7 +410,7 @@ def test_a_phone_that_has_slept_through_a_round_hears_that_it_is_out():
 
 
 async def visit_until_the_upload(phones):
-    """Start a session; have each phone say its keys and its shares."""
+    """Start a session; have each phone send its keys and its shares."""
     phones.start()
     await phones.sleep(1)
     for _ in range(2):

@@ -112,7 +112,7 @@ _POLICY: Final = (
 
 
 class _Aggregator:
-    """Answers one process of the command, with what the kit has said.
+    """Answers one process of the command, with the messages of the kit.
 
     Attributes:
         moments: What the process waits for, each with the answer to come.
@@ -133,7 +133,7 @@ class _Aggregator:
         self._upload = bytearray()
 
     def upload_status(self) -> UploadStatus | SecAggError:
-        """Return what is said of an upload when its round is over."""
+        """Return the answer to an upload when its round is over."""
         if self._stored:
             return UploadStatus(self._stored, complete=True)
         return ErrorCode.DEADLINE.error("the round is over")
@@ -224,7 +224,7 @@ class ClientCommand:
 
     @staticmethod
     def hello() -> dict[str, Any]:
-        """Say what the command can do."""
+        """Return the abilities of the command."""
         return Driver.hello() | {"name": "secagg client"}
 
     async def _answer(self, line: Mapping[str, Any]) -> dict[str, Any]:
@@ -416,7 +416,7 @@ class ClientCommand:
             future.set_result(answer)
 
     async def _next(self) -> dict[str, Any]:
-        """Wait until the process has nothing more to say, and return what it said."""
+        """Wait until the process is idle, and return its messages."""
         process = self._process
         if self._waiting is not None or process is None:
             return self._said()
@@ -445,7 +445,7 @@ class ClientCommand:
         return {"ended" if ErrorCode[code] is _code_in(self._update) else "left": code}
 
     def _said(self) -> dict[str, Any]:
-        """Return what the process has told the aggregator."""
+        """Return the messages of the process to the aggregator."""
         if self._waits_for("sum"):
             return {"released": True}
         said, self._aggregator.said = self._aggregator.said, []

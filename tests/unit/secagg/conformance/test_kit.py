@@ -35,7 +35,7 @@ PROTOCOL = (ROOT / "protos" / "PROTOCOL.md").read_text(encoding="utf-8")
 
 @pytest.mark.parametrize("first", range(3))
 def test_the_driver_of_this_package_passes_every_case(play, first):
-    """Every third case from the `first`: those of one rule lie side by side."""
+    """Every third case from the `first`: those of one rule are adjacent."""
     verdicts = play(chosen=slice(first, None, 3))
     assert len(verdicts) == len(kit.cases()[first::3])
     assert [

@@ -291,7 +291,7 @@ async def serve(averaging, task, state, client_dirs, on_step):
 
 
 class Averaging(FederatedAveraging):
-    """Notes the sums that it is given, and may die with one."""
+    """Records the sums that it receives, and may die with one."""
 
     given: list
     dies_at = None

@@ -505,7 +505,7 @@ def test_a_session_that_waits_too_long_for_its_rounds_is_replaced_by_another():
 
 def test_no_round_lasts_beyond_the_end_of_the_session():
     # R5-7
-    """An aggregator that comes back after it asks no client for another input."""
+    """An aggregator that restarts after it asks no client for another input."""
 
     async def test(world):
         running = world.start()

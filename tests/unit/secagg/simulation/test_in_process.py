@@ -371,7 +371,7 @@ async def test_fractions_are_refused_where_whole_numbers_are_summed():
 
 
 async def test_a_ledger_outlives_the_block(tmp_path):
-    """A task that is planned for two sums gives two, in however many blocks."""
+    """A task that is planned for two sums releases two, in any number of contexts."""
     task, inputs = prepared(steps=2), [np.ones(4)] * 3
     for number in (1, 2):
         async with secagg.local(

@@ -1,4 +1,4 @@
-"""A store that was restored, copied or exchanged is noticed before it says a word."""
+"""A restored, copied or exchanged store is detected before it answers."""
 
 import asyncio
 import errno
@@ -152,7 +152,7 @@ async def test_a_damaged_mark_is_refused(state, mark):
 async def test_half_a_mark_lets_nothing_pass_that_a_whole_one_refuses(
     state, mark, tmp_path
 ):
-    """A slot that was lost may have held more than what the other says."""
+    """A lost slot may have held a higher generation than the other."""
     at = await begun(state, mark)
     shutil.copytree(state, tmp_path / "backup")
     store = await opening(state, mark)

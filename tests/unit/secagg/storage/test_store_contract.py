@@ -1028,7 +1028,7 @@ async def test_steps_of_one_session_in_one_batch_follow_each_other(store):
 
 
 async def test_what_a_batch_did_before_counts_for_a_session_that_begins_in_it(store):
-    """Also where the next change of the batch is refused, and takes back its own."""
+    """Also where the next change of the batch is rejected, and rolled back."""
     at = await begin(store, key="1", number=1)
     end_it = Change(key="1", expect=0, previous=at.chain, end=b"receipt")
     first = (advert("w"),)

@@ -1,4 +1,4 @@
-"""One aggregator lies to the other, or a client to both."""
+"""A malicious aggregator against the other, or a malicious client against both."""
 
 import asyncio
 import time

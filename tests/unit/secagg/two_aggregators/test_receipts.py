@@ -78,7 +78,7 @@ def flaw_of(data, **keys):
 
 
 def resigned(receipt, *, helper=False):
-    """Return what a leader that lies, with or without its helper, signs instead."""
+    """Return the signatures of a malicious leader, with or without its helper."""
     leader = SessionDescriptor.decode(receipt.leader_offer)
     suite = leader.parameters.suite
     roster, survivors = (

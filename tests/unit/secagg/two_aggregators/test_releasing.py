@@ -38,7 +38,7 @@ class Unheard(Between):
 
 
 class Program:
-    """The program of a leader, and what it tells."""
+    """The program of a leader, and its reports."""
 
     def __init__(self, deployment, clock, folder):
         self.deployment, self.sums, self.failures = deployment, [], []
@@ -195,7 +195,7 @@ def test_a_helper_that_has_no_more_sessions_is_not_asked_for_ever(tmp_path, is_s
 
 
 def test_what_is_refused_in_a_session_ends_that_session_alone(tmp_path):
-    """Whether there will be another one the helper says when it is asked for one."""
+    """The helper states whether there is another one when it is asked."""
 
     async def main(clock):
         refusals = [ServiceError("not this list", code=ErrorCode.POLICY_VIOLATION)]

@@ -1,4 +1,4 @@
-"""Aggregators that end at any point and come back from their stores."""
+"""Aggregators that end at any point and resume from their stores."""
 
 import asyncio
 from dataclasses import replace
@@ -455,7 +455,7 @@ def test_a_helper_whose_answer_changes_is_not_believed() -> None:
 
 
 def test_after_a_session_that_failed_the_next_one_stands_on_a_new_one() -> None:
-    """Its clients could not give the helper another seed in the old one."""
+    """Its clients could not send the helper another seed in the old one."""
 
     async def main(clock):
         deployment = TwoAggregators(clock, noise_for())
@@ -617,7 +617,7 @@ def test_a_helper_that_could_not_store_its_answer_takes_no_more_seeds() -> None:
 
 @pytest.mark.parametrize("turns", range(8))
 def test_who_hangs_up_leaves_no_half_written_share(turns) -> None:
-    """A call that its caller gave up is finished: store and memory agree."""
+    """A cancelled call is completed: store and memory agree."""
 
     async def main(clock):
         deployment = TwoAggregators(clock, noise_for())
@@ -712,7 +712,7 @@ def test_a_helper_whose_settings_were_corrected_is_accepted() -> None:
 
 
 class _LostAnswer:
-    """A disk that writes one change of a kind, and says that it has not."""
+    """A disk that writes one change of a kind, and reports a failure."""
 
     def __init__(self, store, is_it):
         self._commit, self._is_it = store.commit, is_it

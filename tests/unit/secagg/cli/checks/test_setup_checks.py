@@ -1,4 +1,4 @@
-"""Start, `--show-settings` and the doctor say the same of a set-up: one list."""
+"""Start, `--show-settings` and the doctor report the same list of checks."""
 
 import asyncio
 import json

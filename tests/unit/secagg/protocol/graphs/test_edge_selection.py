@@ -235,7 +235,7 @@ RECEIVER = LISTS[0].drawn[0]
 
 
 def without_edge(lists, drawer, drawn):
-    """Return lists in which a drawer has drawn another client, and says so nowhere."""
+    """Return lists that hide an edge drawn by a client."""
     drew = lists[drawer].drawn
     other = next(n for n in range(SIZE) if n not in {drawer, *drew})
     changed = tuple(sorted({*drew, other} - {drawn}))
@@ -299,7 +299,7 @@ def test_a_leaf_of_its_own_that_says_otherwise_is_refused():
 
 
 def drawn_by(lists):
-    """Return what client 0 is shown when these clients are said to have drawn it."""
+    """Return the view of client 0 when these clients are listed as having drawn it."""
     trees = EdgeTrees(CTX1, SIZE, {**LISTS, **lists}, SUITE)
     return trees.published(0)
 

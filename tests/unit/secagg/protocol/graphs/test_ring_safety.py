@@ -49,7 +49,7 @@ def turned(mask, n, by):
 
 @functools.cache
 def representatives(n):
-    """Of each set, the one that stands for all its rotations."""
+    """Of each set, the representative of all its rotations."""
     return [min(turned(mask, n, by) for by in range(n)) for mask in range(1 << n)]
 
 
@@ -237,7 +237,7 @@ def test_without_losses_the_bound_is_the_planned_one():
 
 def test_one_rule_serves_rings_of_any_size():
     # R11.2-1
-    """Random losses leave the bound below what planning said of them."""
+    """Random losses leave the bound below its planned value."""
     generator = np.random.default_rng(3)  # noqa: TID251 - losses, not secrets
     for n, k, c, losses in [(1000, 72, 50, 330), (10_000, 104, 1000, 3000)]:
         living = np.ones(n, np.bool_)

@@ -303,7 +303,7 @@ async def test_probes_tell_a_process_that_lives_from_one_that_can_serve(
 
 
 class Gate:
-    """Stands where the relay of a server does."""
+    """Replaces the relay of a server."""
 
     connections = 3
     refused = MappingProxyType({Rejection.NO_HELLO: 7})

@@ -1,4 +1,4 @@
-"""The HTTP edge's application: who is let in, in which order, and what is answered."""
+"""The HTTP edge's application: admission of callers, their order, and answers."""
 
 import asyncio
 import base64

@@ -927,7 +927,7 @@ async def test_replicas_are_listed_with_their_downtime(shared):
 
 
 async def test_of_two_names_that_come_at_once_one_is_refused(shared, empty):
-    """Both are held up before they say so, and continue together."""
+    """Both are delayed before their heartbeat, and continue together."""
     clock = Clock()
     stores = [await shared(name, now=clock) for name in ("one", "two")]
     others = [

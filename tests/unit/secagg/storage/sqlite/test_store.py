@@ -595,7 +595,7 @@ async def test_a_store_of_another_release_is_named():
 
 
 async def filled(path):
-    """A store with something in every table; return what it says."""
+    """A store with rows in every table; return its content."""
     store = await opening(path)
     at = await begin(store, deadline_seconds=60.0, round=0)
     at = await step(

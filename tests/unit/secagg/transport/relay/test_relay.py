@@ -113,7 +113,7 @@ class Visitor:
             return await self.reader.readexactly(size)
 
     async def end(self):
-        """Wait until the other side has closed; return what it had still said."""
+        """Wait until the peer has closed; return its last bytes."""
         async with asyncio.timeout(PATIENCE):
             try:
                 return await self.reader.read()
@@ -133,7 +133,7 @@ class Visitor:
 
 
 async def is_turned_away(relay):
-    """Come, and see the connection closed without a word, sooner or later."""
+    """Connect, and wait until the connection is closed without data."""
     try:
         return await (await Visitor.come(relay, HELLO)).end() == b""
     except ConnectionError:
@@ -141,7 +141,7 @@ async def is_turned_away(relay):
 
 
 async def until(condition):
-    """Let the loop run until something holds."""
+    """Run the loop until a condition holds."""
     async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110 - what changes is the code under test
             await asyncio.sleep(0)
@@ -446,7 +446,7 @@ LOG = logging.getLogger("secagg.transport")
 
 
 class SlowTimers:
-    """A loop whose time a test moves, and whose timers ring when a test says so."""
+    """A loop whose time and timers are controlled by a test."""
 
     def __init__(self):
         self.now, self.timers = 0.75, []
@@ -559,7 +559,7 @@ async def test_closing_ends_every_connection():
 
 
 class LateLoop:
-    """A loop whose time a test moves, so that calls come late."""
+    """A loop whose time is controlled by a test, so that calls are late."""
 
     def __init__(self):
         self.now = 0.0
