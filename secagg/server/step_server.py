@@ -60,8 +60,8 @@ from secagg.protocol.messages import (
 from secagg.protocol.packing import pack, packed_size, removal_masks, unpack
 from secagg.protocol.server import machine as server_machine
 from secagg.protocol.server import states as server
-from secagg.server.session.record import SessionRecord
 from secagg.server.session.report import SessionFacts, SessionReceipt
+from secagg.server.session.state import SessionRecord
 from secagg.server.session.updates import check_uploader
 from secagg.server.task.outputs import ReleasedSum, released_sum
 from secagg.server.task.setup import PreparedTask
