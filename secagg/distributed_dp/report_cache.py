@@ -48,14 +48,16 @@ def privacy_report(
     path, key = directory / _FILE, _key_of(task)
     known = _read_reports(path)
     with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-        # The graph is not part of the noise block, and costs nothing to check again.
-        return replace(
-            PrivacyReport.from_dict(known[key]), graph_delta=task.graph_delta
-        )
+        document, digest = known[key]
+        if digest == _digest_of(key, document):
+            # The graph is not part of the noise block, and costs nothing to check.
+            found = PrivacyReport.from_dict(document)
+            return replace(found, graph_delta=task.graph_delta)
     report = task.report()
     if keep:
         known.pop(key, None)
-        newest = [*known.items(), (key, report.to_dict())][-_KEPT:]
+        made = report.to_dict()
+        newest = [*known.items(), (key, [made, _digest_of(key, made)])][-_KEPT:]
         with contextlib.suppress(ServiceError):
             write_json(path, dict(newest))
     return report
@@ -68,6 +70,11 @@ def _read_reports(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return document if isinstance(document, dict) else {}
+
+
+def _digest_of(key: str, document: object) -> str:
+    """Return what shows that a stored report was changed since it was computed."""
+    return sha256(f"{key}{json.dumps(document, sort_keys=True)}".encode()).hexdigest()
 
 
 def _key_of(task: NoisyTask) -> str:
