@@ -67,10 +67,13 @@ def budget_key_of(
 
     Args:
         descriptor: The session; between two aggregators, the leader's.
-        trust_domain: Of its aggregator, as the connection has proven it.
+        trust_domain: Of its aggregator, as the connection has proven it. Where it
+            proves none, credentials do (R5.0-1): one budget, whatever carries it.
     """
+    trust = descriptor.parameters.trust
+    by_credentials = "" if trust is None else trust.trust_domain
     return BudgetKey(
-        trust_domain=trust_domain or "",
+        trust_domain=trust_domain or by_credentials,
         aggregator=descriptor.aggregator,
         task=descriptor.task_id,
     )

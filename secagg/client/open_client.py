@@ -70,7 +70,7 @@ from secagg.protocol.messages import (
 )
 from secagg.protocol.packing import mask_input, pack
 from secagg.runtime import log_events as telemetry
-from secagg.storage.budget_ledger import BudgetKey, ChargeState, Settlement, budget_of
+from secagg.storage.budget_ledger import ChargeState, Settlement, budget_of
 from secagg.storage.change import Change, Side
 from secagg.storage.changes import purge_once
 from secagg.storage.client_store import ClientStore
@@ -512,17 +512,21 @@ class OpenClient:
 
     async def sessions_left(self, task: str) -> int | None:
         """Return how many more sessions the budget of a task covers."""
-        key = BudgetKey(
-            trust_domain=self._trust_domain or "",
-            aggregator=self._aggregator,
-            task=task,
-        )
-        rows = await self.store.read(ListCharges(task))
-        charges = [row for row in rows if row.budget == key]
+        domains, enrolled = {self._trust_domain or ""}, self._admission.enrolment
+        if self._trust_domain is None and enrolled is not None:
+            domains.add(enrolled.identity.issued.trust_domain)
+        charges = [
+            row
+            for row in await self.store.read(ListCharges(task))
+            if row.budget.aggregator == self._aggregator
+            and row.budget.trust_domain in domains
+        ]
         if not charges:
             return None
         last = charges[-1]
-        return budget_of(charges, key, allowed=last.allowed, refunds=last.refunds).left
+        return budget_of(
+            charges, last.budget, allowed=last.allowed, refunds=last.refunds
+        ).left
 
     # --- which session ----------------------------------------------------------------
 

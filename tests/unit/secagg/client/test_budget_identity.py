@@ -5,7 +5,12 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from secagg_testing.cohorts import offer_of, parameters_for, with_noise
+from secagg_testing.cohorts import (
+    offer_of,
+    parameters_for,
+    signing_parameters_for,
+    with_noise,
+)
 from secagg_testing.inline_store import inline_store
 
 from secagg.client.budget import TotalBudgetExceededError, charge_of
@@ -115,6 +120,13 @@ def test_a_trust_domain_has_budgets_of_its_own():
         charge_of(offered, trust_domain=domain) for domain in ("ours", "theirs", None)
     )
     assert len({each.budget for each in (ours, theirs, unproven)}) == 3
+    signed = offer_of(with_noise(signing_parameters_for(3, dimension=4)))
+    proven = signed.parameters.trust.trust_domain
+    # Credentials prove it, too: another carrier of bytes has no budget of its own.
+    assert (
+        charge_of(signed, trust_domain=None).budget
+        == charge_of(signed, trust_domain=proven).budget
+    )
     row = ChargeRow(
         budget=theirs.budget,
         session_id=bytes(32),
