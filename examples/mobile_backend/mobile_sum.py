@@ -15,11 +15,11 @@ import socket
 import sys
 import tempfile
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import uvicorn
@@ -52,6 +52,7 @@ FAULTS = {
 }
 IN_TYPESCRIPT = "cyd", "dan", "eve"
 STOLEN, SLOW, CAREFUL = "fay", "eve", "gus"
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -212,14 +213,14 @@ async def two_day_rounds(
             name: asyncio.create_task(phone.take_part(task))
             for name, phone in phones.items()
         }
-        await stolen.stolen.wait()
+        await unless_all_end(stolen.stolen.wait(), living)
         revocations = await deployment.revoke(STOLEN)
     # A running aggregator reads the list once a minute. This one is restarted instead,
     # in the middle of the session: a minute is many compressed days.
     async with deployment.aggregator(revocations) as server:
         running = await server.add_task(task.name, prepared)
         stolen.found.set()
-        total = await running.next_sum()
+        total = await unless_all_end(running.next_sum(), living)
         if total is None:
             raise SystemExit("the task has ended without a sum")
         running.take()
@@ -256,13 +257,28 @@ async def short_rounds(
             name: asyncio.create_task(phone.take_part(task))
             for name, phone in others.items()
         }
-        total = await running.next_sum()
+        total = await unless_all_end(running.next_sum(), living)
         if total is None:
             raise SystemExit("the task has ended without a sum")
         running.take()
         endings |= {name: await living[name] for name in others}
     exact = sum(given[name] for name in others)
     return total, endings, float(np.sqrt(np.mean((total.values - exact) ** 2)))
+
+
+async def unless_all_end(
+    what: Coroutine[Any, Any, Value], living: dict[str, asyncio.Task[Ending]]
+) -> Value:
+    """Wait for something, and end the program if all phones end without a sum."""
+    waiting = asyncio.create_task(what)
+    ended = asyncio.create_task(asyncio.wait(living.values()))
+    await asyncio.wait({waiting, ended}, return_when=asyncio.FIRST_COMPLETED)
+    if ended.done() and not any(each.result().inputs for each in living.values()):
+        waiting.cancel()
+        codes = {name: each.result().refusal for name, each in living.items()}
+        raise SystemExit(f"no sum: {codes}; give phones longer days (--day)")
+    ended.cancel()
+    return await waiting
 
 
 def show(phones: dict[str, Phone], endings: dict[str, Ending]) -> None:
