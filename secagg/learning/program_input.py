@@ -35,7 +35,7 @@ _MODEL, _UPDATE, _VECTOR = "model", "update", "vector"
 _RESULTS: Final = (_MODEL, _UPDATE, _VECTOR)
 _PAYLOAD: Final = "payload"
 WEIGHT: Final = "secagg.weight"
-# As `secagg.client.Client` has it where no time is set.
+# As `secagg.Client` has it where no time is set.
 _DUE_AT: Final = 0.7
 _BYTES_OF_NUMBER: Final = 8
 # The head of a file, and the directory of an archive with short names.
