@@ -157,12 +157,9 @@ def server(  # noqa: PLR0913 - one argument per option
         )
     if settings.server.store is not None:
         checked_address(settings.server.store)  # before anything shows it
-    setup = ServerSetup(
-        path,
-        settings,
-        () if task is None else (task.own_task,),
-        accepts_restored=restored,
-    )
+    own_task = None if task is None else task.own_task
+    tasks = () if own_task is None else (own_task,)
+    setup = ServerSetup(path, settings, tasks, accepts_restored=restored)
     if show_settings:
         setup = replace(
             setup,
@@ -182,13 +179,7 @@ def server(  # noqa: PLR0913 - one argument per option
     if task is not None and until_done:
         _run_until_complete(task, output, restored=restored, options=training)
     else:
-        _run_until_stopped(
-            settings,
-            None if task is None else task.own_task,
-            output,
-            file=path,
-            restored=restored,
-        )
+        _run_until_stopped(settings, own_task, output, file=path, restored=restored)
 
 
 @dataclass(frozen=True, slots=True)

@@ -313,8 +313,7 @@ class _Reading:
         if revocations is not None:
             if sha256(revocations).digest() != trust.revocation_hash:
                 raise ErrorCode.BAD_CREDENTIAL.error(
-                    "the session names another revocation list than the passed one, "
-                    "or none",
+                    "the session names another revocation list, or none",
                     kind=RemoteProtocolError,
                     fix="Pass the list of that session; leave it out if it has none.",
                 )
