@@ -203,8 +203,10 @@ def pytest_runtest_protocol(item):
 @pytest.hookimpl(specname="pytest_runtest_protocol")
 def run_in_worker(item, nextitem):
     """Let a worker report no setup and no teardown that went well: two of three."""
-    options = item.config.option
-    if "PYTEST_XDIST_WORKER" not in os.environ or options.durations or options.xmlpath:
+    wants_all = any(
+        item.config.getoption(key, None) for key in ("durations", "xmlpath")
+    )
+    if wants_all or "PYTEST_XDIST_WORKER" not in os.environ:
         return None  # as pytest does it
     for report in runtestprotocol(item, log=False, nextitem=nextitem):
         if report.when == "call" or not report.passed:
