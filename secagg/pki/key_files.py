@@ -112,7 +112,7 @@ def refuse_readable_by_others(path: Path, code: ErrorCode, whose: str) -> None:
     Args:
         path: The key.
         code: Code of the error.
-        whose: What would have to be made anew.
+        whose: What would have to be made again.
 
     Raises:
         SecAggError: `code`.

@@ -21,7 +21,7 @@ from collections import Counter, OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, cast
 
 from secagg.errors import ErrorCode, SecAggError
@@ -81,29 +81,30 @@ class BodyReader:
             ServiceError: OVERLOADED; the message did not arrive in time, too many calls
                 wait, or too many of them are this caller's.
         """
-        with self._count_message(caller, MESSAGES_OF_ONE_CALLER):
-            await self._acquire_slot()
-            try:
-                return await self._received(bodies)
-            finally:
-                self._slots.release()
+        async with self.held(caller, bodies, most=MESSAGES_OF_ONE_CALLER) as body:
+            return body
 
     @asynccontextmanager
     async def held(
-        self, caller: str, bodies: AsyncIterator[bytes]
+        self,
+        caller: str,
+        bodies: AsyncIterator[bytes],
+        *,
+        most: int = UPLOADS_OF_ONE_CALLER,
     ) -> AsyncIterator[bytes]:
         """Yield the one message of a call; its turn lasts as long as the block.
 
         Args:
             caller: Identity of the caller; empty where callers have no names.
             bodies: Its message.
+            most: Turns that one caller may hold or wait for.
 
         Raises:
             RemoteProtocolError: BAD_ENCODING; the call has no message.
             ServiceError: OVERLOADED; the message did not arrive in time, too many calls
                 wait, or too many of them are this caller's.
         """
-        with self._count_message(caller, UPLOADS_OF_ONE_CALLER):
+        with self._count_message(caller, most):
             await self._acquire_slot()
             try:
                 yield await self._received(bodies)
@@ -348,8 +349,7 @@ class _Usage:
 
     tokens: float
     refilled_at: float
-    calls: int = 0
-    watches: int = 0
+    open: Counter[bool] = field(default_factory=Counter)  # by `is_stream`
 
 
 class CallAdmission:
@@ -379,10 +379,7 @@ class CallAdmission:
         """
         usage = self._usage_of(identity)
         self._admit(usage, is_stream=is_stream)
-        if is_stream:
-            usage.watches += 1
-        else:
-            usage.calls += 1
+        usage.open[is_stream] += 1
         limits = self._limits
         seconds = limits.watch_seconds if is_stream else limits.unary_seconds
         scope = asyncio.timeout(seconds)
@@ -398,10 +395,7 @@ class CallAdmission:
                 retry_after_seconds=1.0,
             ) from None
         finally:
-            if is_stream:
-                usage.watches -= 1
-            else:
-                usage.calls -= 1
+            usage.open[is_stream] -= 1
 
     def _usage_of(self, identity: str) -> _Usage:
         """Return the record of an identity; delete idle ones when there are many.
@@ -412,7 +406,7 @@ class CallAdmission:
         if usage is None:
             if len(self._usage) >= _MAX_REMEMBERED:
                 oldest, record = self._usage.popitem(last=False)
-                if record.calls or record.watches:
+                if record.open.total():
                     self._usage[oldest] = record
             usage = _Usage(tokens=self._limits.burst, refilled_at=self._now())
             self._usage[identity] = usage
@@ -428,12 +422,8 @@ class CallAdmission:
             usage.tokens + (now - usage.refilled_at) * limits.calls_per_second,
         )
         usage.refilled_at = now
-        open_now, most = (
-            (usage.watches, limits.watches_at_once)
-            if is_stream
-            else (usage.calls, limits.calls_at_once)
-        )
-        if open_now >= most:
+        open_now = usage.open[is_stream]
+        if open_now >= (limits.watches_at_once if is_stream else limits.calls_at_once):
             raise _overloaded(f"{open_now} calls of this client are open", 1.0)
         if usage.tokens < 1:
             missing = (1 - usage.tokens) / limits.calls_per_second

@@ -43,7 +43,7 @@ from secagg.server.admin.views import find_task, short_of_budget, state_of
 from secagg.server.server import OperatedServer, RunningTask, TaskOptions
 from secagg.server.session.timer import at_end_date
 from secagg.server.task.definition import DeliveryDeferredError
-from secagg.server.task.outputs import SumWriter, write_receipt
+from secagg.server.task.outputs import SumWriter, store_receipt
 from secagg.server.task.schedule import TaskSchedule
 from secagg.server.task.setup import (
     PreparedTask,
@@ -338,7 +338,8 @@ class TaskSupervisor:
         """
         folder = self._directory_of(session.task_id)
         await self._server.pending_writes.write(
-            session.task_id, lambda: write_receipt(folder, session, audit)
+            session.task_id,
+            lambda: asyncio.to_thread(store_receipt, folder, session, audit),
         )
 
     # --- actions of operators ---------------------------------------------------------

@@ -191,7 +191,8 @@ class SumWriter:
         Raises:
             ServiceError: STORAGE_FAILED; the session stays open in the store.
         """
-        self._notify(await write_receipt(self._directory, session, audit))
+        written = asyncio.to_thread(store_receipt, self._directory, session, audit)
+        self._notify(await written)
 
     def _write_sum(self, released: ReleasedSum) -> None:
         """Write the files of one released sum, the report last."""
@@ -295,17 +296,6 @@ def _owner_of(report: Path, receipt: Path) -> str | None:
         offer = offer_in(file.read(2 * MAX_DESCRIPTOR_BYTES))  # and the first bytes
         return SessionDescriptor.decode(offer).task_id
     return None
-
-
-async def write_receipt(
-    directory: Path, session: SessionDescriptor, audit: bytes
-) -> Path:
-    """Write the receipt of a session that released no sum, and return its file.
-
-    Raises:
-        ServiceError: STORAGE_FAILED; the session stays open in the store.
-    """
-    return await asyncio.to_thread(store_receipt, directory, session, audit)
 
 
 @dataclass(slots=True)

@@ -163,7 +163,7 @@ def without_files(witness: Witness, has_room: Callable[[], bool]) -> Iterator[No
                 next_step="Make room.",
             )
 
-    async def write_receipt(_: Path, __: SessionDescriptor, ___: bytes) -> Path:
+    def store_receipt(_: Path, __: SessionDescriptor, ___: bytes) -> Path:
         check_room()
         return _NOWHERE
 
@@ -180,6 +180,6 @@ def without_files(witness: Witness, has_room: Callable[[], bool]) -> Iterator[No
 
     with (
         mock.patch("secagg.server.supervisor.SumWriter", Folder),
-        mock.patch("secagg.server.supervisor.write_receipt", write_receipt),
+        mock.patch("secagg.server.supervisor.store_receipt", store_receipt),
     ):
         yield
