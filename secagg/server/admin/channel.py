@@ -1,9 +1,9 @@
 """How an operator's command talks to an aggregator on the same machine.
 
-A message is a u32 of its length and that many bytes of JSON.  A command sends `{"id",
-"verb", "args"}`. The answer is `{"id", "ok": true, "data"}` or `{"id", "ok": false,
-"error"}`. A verb that watches sends many answers with `"more": true`, the first at once
-and without data.
+A message is a u32 of its length and that many bytes of JSON.  A command sends `{"verb",
+"args"}`, one over each connection. The answer is `{"ok": true, "data"}` or `{"ok":
+false, "error"}`. A verb that watches sends many answers with `"more": true`, the first
+at once and without data.
 
 Rule 1: a caller that may connect may do everything. The socket's file is for its owner
         and root alone, and where the system identifies the caller, other users are
@@ -117,9 +117,7 @@ async def watch_admin(
     except OSError:
         raise NoAdminSocketError(path) from None
     try:
-        await write_message(
-            writer, {"id": 1, "verb": verb, "args": dict(arguments or {})}
-        )
+        await write_message(writer, {"verb": verb, "args": dict(arguments or {})})
         is_first = True
         while True:
             async with asyncio.timeout(_ANSWER_SECONDS if is_first else None):

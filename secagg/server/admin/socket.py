@@ -145,7 +145,7 @@ class AdminSocket:
             if request is not None:
                 await self._answer_request(request, reader, writer)
         except SecAggError as error:
-            await _send_error(writer, None, error)
+            await _send_error(writer, error)
         except (OSError, TimeoutError):
             pass  # the caller has gone, or sends nothing
         finally:
@@ -158,25 +158,24 @@ class AdminSocket:
         writer: asyncio.StreamWriter,
     ) -> None:
         """Answer one request, or send the error of its operation."""
-        number, verb = request.get("id"), str(request.get("verb"))
+        verb = str(request.get("verb"))
         try:
             operation, given = operation_of(verb), request.get("args")
             if operation.changes is not None:
                 arguments = read_arguments(operation.arguments, given)
                 changes = operation.changes(self._sources, arguments)
-                await self._follow_changes(number, changes, reader, writer)
+                await self._follow_changes(changes, reader, writer)
                 return
             data = await operation.call(self._sources, given)
-            await _send_answer(writer, {"id": number, "ok": True, "data": data})
+            await _send_answer(writer, {"ok": True, "data": data})
         except SecAggError as error:
-            await _send_error(writer, number, error)
+            await _send_error(writer, error)
         except OSError:
             raise
         except Exception as error:  # noqa: BLE001 - a defect of the aggregator ends no session
             telemetry.log_defect(_LOG, telemetry.CALL_FAILED, verb=verb)
             await _send_error(
                 writer,
-                number,
                 ErrorCode.INTERNAL.error(
                     f"internal error: {type(error).__name__}",
                     fix="Please report it with the aggregator's log.",
@@ -185,7 +184,6 @@ class AdminSocket:
 
     async def _follow_changes(
         self,
-        number: object,
         changes: AsyncIterator[View],
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
@@ -195,12 +193,10 @@ class AdminSocket:
         async def tell() -> None:
             # The first change may take hours; the caller gets an answer at once.
             await _send_answer(
-                writer, {"id": number, "ok": True, "more": True, "data": {}}
+                writer, {"ok": True, "more": True, "data": {}}
             )
             async for change in changes:
-                await _send_answer(
-                    writer, {"id": number, "ok": True, "more": True, "data": change}
-                )
+                await _send_answer(writer, {"ok": True, "more": True, "data": change})
 
         telling = asyncio.ensure_future(tell())
         leaving = asyncio.ensure_future(reader.read(1))
@@ -254,15 +250,12 @@ async def _send_answer(writer: asyncio.StreamWriter, message: View) -> None:
         raise
 
 
-async def _send_error(
-    writer: asyncio.StreamWriter, number: object, error: SecAggError
-) -> None:
+async def _send_error(writer: asyncio.StreamWriter, error: SecAggError) -> None:
     """Send an error as the answer; a caller that is gone gets none."""
     with suppress(OSError):
         await _send_answer(
             writer,
             {
-                "id": number,
                 "ok": False,
                 "error": {
                     "code": int(error.code),

@@ -918,7 +918,7 @@ async def test_a_caller_that_takes_no_answer_is_let_go(world, monkeypatch):
     async with world.running(world.settings()):
         monkeypatch.setattr("secagg.server.admin.snapshot.StatusSnapshot.status", much)
         reader, writer = await asyncio.open_unix_connection(str(world.socket), limit=1)
-        await write_message(writer, {"id": 1, "verb": "status", "args": {}})
+        await write_message(writer, {"verb": "status", "args": {}})
         assert await reader.read(1)  # the answer has begun
         await asyncio.gather(*world.admin._callers._open)
         assert await world.states() == {"t": "running"}

@@ -38,7 +38,7 @@ async def test_a_request_as_the_socket_closes_is_not_waited_for(listening, turns
     _, writer = await asyncio.open_unix_connection(listening._path)
     await pass_turns(MANY_TURNS)  # it waits for the request
     (serving,) = listening._callers._open
-    await write_message(writer, {"id": 1, "verb": "session.watch", "args": {}})
+    await write_message(writer, {"verb": "session.watch", "args": {}})
     await pass_turns(turns)
     serving.cancel()
     await pass_turns(MANY_TURNS)
