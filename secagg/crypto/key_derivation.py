@@ -235,6 +235,7 @@ def _encode_info(
 # A client derives a key for each neighbour, a server one for each survivor.
 @lru_cache(maxsize=64)
 def _info_head(purpose: tuple[str, str], suite: CipherSuite, context: bytes) -> bytes:
+    """Return the part of a key's info that all numbers have in common."""
     return Writer().fixed(domain_tag(*purpose, suite)).blob(context).getvalue()
 
 

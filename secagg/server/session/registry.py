@@ -789,6 +789,7 @@ class SessionRegistry:
         self._running.pop(runner.session_id, None)
 
     def _record_history(self, task_id: str, facts: TaskHistory) -> None:
+        """Keep a task's history as its latest commit has it."""
         self._facts[task_id] = facts
 
     async def _cache(self, session: SessionRunner | EndedSession) -> None:

@@ -409,7 +409,7 @@ class SessionFacts:
             quorum = state.opening.data if state.opening.kind is Quorum else b""
             self._seen = replace(self._seen, survivors=survivors, quorum=quorum)
         lost = tuple(
-            DroppedClient(output.identity, closed, self._reason(output))
+            DroppedClient(output.identity, closed, self._drop_reason(output))
             for output in outputs
             if isinstance(output, DropClient)
         )
@@ -428,7 +428,8 @@ class SessionFacts:
                 self._noise_given = Counter(layer for layer, _ in seeds)
         return lost
 
-    def _reason(self, lost: DropClient) -> str:
+    def _drop_reason(self, lost: DropClient) -> str:
+        """Return why a client is lost; another view explains a missing input."""
         is_odd = lost.identity in self.differing
         if is_odd and lost.reason is DropReason.NO_INPUT:
             return DropReason.OTHER_VIEW.value
