@@ -183,6 +183,7 @@ def _steepness(
 
 
 def _delta(one: GaussianEvent, epsilon: float, rate: float, count: int) -> float:
+    """Return delta of a Gaussian under selection, composed."""
     account = GaussianPLDAccountant(adversary=Adversary.SERVER)
     return account.compose(
         Repeated(SecretlySelected(one, Fraction(rate)), count)

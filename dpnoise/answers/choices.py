@@ -55,6 +55,7 @@ class Tally(Answer):
 
 
 def _tally(labels: tuple[str, ...], read: ReadTotal, confidence: float) -> Tally:
+    """Return the counts of a sum, with their half width."""
     reach = read.error.half_width(confidence, counts=len(labels))
     return Tally(
         labels, read.values, read.error.standard_error, math.ceil(reach), confidence

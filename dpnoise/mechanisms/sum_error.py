@@ -162,6 +162,7 @@ def _normal_reach(confidence: float, counts: int) -> float:
 
 
 def _check_variance(noise_variance: float) -> None:
+    """Refuse a variance that is not above 0 and finite."""
     if not 0.0 < noise_variance < math.inf:
         raise ParameterError.of(
             "noise_variance", noise_variance, "must be above 0 and finite"

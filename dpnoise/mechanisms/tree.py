@@ -78,6 +78,7 @@ class TreeMember:
         return self._drawn(now - before) - self._drawn(before - now)
 
     def _drawn(self, nodes: set[TreeNode]) -> NDArray[np.int64]:
+        """Return the sum of the noise of some nodes."""
         drawn = np.zeros(self._dim, np.int64)
         for node in sorted(nodes):
             label = TREE_LABEL + b"/%d/%d" % (node.level, node.index)

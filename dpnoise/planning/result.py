@@ -92,6 +92,7 @@ class Plan:
         return self._share_at(self.parameters.num_clients)
 
     def _share_at(self, roster: int) -> float:
+        """Return the noise of one client at a size of the roster."""
         rule = self.parameters.noise_rule
         if self.request.is_central:
             return float(rule.counted_variance)
@@ -262,6 +263,7 @@ class Plan:
         )
 
     def _tried(self) -> str:
+        """Return the accountants that were asked, with their figures."""
         return ", ".join(
             f"{each.name} ε {text_above(each.epsilon, 6)} ({each.cpu_seconds:.2g} s)"
             for each in self.accountants_tried
@@ -285,6 +287,7 @@ class Plan:
         )
 
     def _count_error(self) -> tuple[tuple[str, str], ...]:
+        """Return the row of the error of one count, if there is one."""
         if self.count_standard_error is None:
             return ()
         stated = error_text(self.count_standard_error)

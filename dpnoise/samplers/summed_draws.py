@@ -93,6 +93,7 @@ def skellam_sampler(noise_variance: Fraction | int) -> InversionTable | AddedDra
 
 @functools.lru_cache(maxsize=CACHED_TABLES)
 def _skellam(exact: Fraction) -> AddedDraws:
+    """Return the sum of tables for a variance."""
     draws = 2
     while exact > draws * MAX_TABLE_VARIANCE:
         draws *= 2

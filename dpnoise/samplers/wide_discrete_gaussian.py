@@ -98,6 +98,7 @@ def discrete_gaussian_sampler(
 
 @functools.lru_cache(maxsize=CACHED_TABLES)
 def _build(variance_parameter: Fraction) -> "WideDiscreteGaussian":
+    """Return the sampler, with blocks as wide as the variance allows."""
     # 4^b ≤ σ²/2^22 < 4^(b+1): at least 2^11 blocks make up one standard deviation.
     ratio = math.floor(variance_parameter) >> (2 * _BLOCKS_PER_STDDEV_BITS)
     return WideDiscreteGaussian.with_blocks(

@@ -135,6 +135,7 @@ def _plan_settings_file(path: Path) -> "NoisyTask":
 
 
 def _no_offer(path: Path, complaint: str) -> SecAggError:
+    """Return the error of a file that is not an offer."""
     return ErrorCode.BAD_ENCODING.error(
         f"{path} is not an offer: {complaint}",
         fix="Name a file that holds an offer as a client received it, or a "

@@ -264,6 +264,7 @@ def client(  # noqa: PLR0913 - one parameter per flag
 def _check_renewal(
     renew_before: int | None, renew_exec: str | None, *, service: bool
 ) -> None:
+    """Refuse options of renewal that do not go together."""
     if renew_exec is not None and not service:
         raise typer.BadParameter("--renew-exec goes with --service")
     if renew_before is not None and renew_exec is None:
@@ -575,6 +576,7 @@ async def _write_aborted(
 
 
 def _error_of(given: "Contribution") -> str:
+    """Return the error of a contribution's sum, for a line."""
     from secagg.distributed_dp import error_text
 
     if given.privacy is None:

@@ -83,6 +83,7 @@ def write_failure(  # noqa: PLR0913 - one argument per key of the JSON object
 
 
 def _write_text(stream: IO[str], text: str) -> None:
+    """Write a text; a stream that refuses gets no more."""
     try:
         stream.write(text)
         stream.flush()

@@ -138,6 +138,7 @@ class Admission:
         return admitted
 
     def _own_rules(self) -> OwnRules:
+        """Return the owner's rules with enrolment and total as they are now."""
         return replace(
             self.rules,
             enrolment=None if self.enrolment is None else self.enrolment.rules(),
@@ -160,6 +161,7 @@ class Admission:
         )
 
     def _list_at_hand(self, offered: SessionDescriptor) -> bytes | None:
+        """Return the revocation list that an offer names, if it was read before."""
         trust = offered.parameters.trust
         if trust is None or self.enrolment is None:
             return None

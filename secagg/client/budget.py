@@ -248,6 +248,7 @@ def loss_of_session(
 
 
 def _unbounded(complaint: str) -> SecAggError:
+    """Return the error of a task whose cost nothing bounds."""
     return ErrorCode.POLICY_VIOLATION.error(
         f"nothing bounds what the task costs this client's data: {complaint}",
         fix="Give data with a total (policy.data) to tasks only whose loss "

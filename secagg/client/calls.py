@@ -558,12 +558,14 @@ class ClientCalls:
         on_chunk(len(packed))
 
     def _report_unreachable(self, error: ServiceError) -> None:
+        """Report that the aggregator cannot be reached, now and then."""
         now, again = self._clock.now(), self._reported_at + self._report_seconds
         if error.code is ErrorCode.UNREACHABLE and now >= again:
             self._reported_at = now
             self._on_unreachable(error)
 
     async def _sleep(self, seconds: float, deadline: float, reason: str) -> None:
+        """Wait between attempts, but not beyond the deadline."""
         if self._clock.now() + seconds >= deadline:
             await self._clock.sleep_until(deadline)
             raise self._too_late(reason)

@@ -791,6 +791,7 @@ def check_vector_maker(make: VectorMaker) -> None:
 def _source_of(
     vector: npt.ArrayLike | VectorMaker, accept: Callable[[SessionInfo], None] | None
 ) -> _GivenVector | _MadeVectors:
+    """Return the source of the vectors of one call."""
     accepts = accept or (lambda _: None)
     if not callable(vector):
         return _GivenVector(vector, accepts)

@@ -317,6 +317,7 @@ class EdgeConnection:
         return _Link(reader, writer)
 
     def _return_to_pool(self, link: _Link) -> None:
+        """Keep a connection for the next call, or close it."""
         if self._is_closed or len(self._idle) >= _KEPT_CONNECTIONS:
             link.close()
         else:

@@ -629,6 +629,7 @@ class OpenClient:
         self._discard_session(session.descriptor)
 
     def _track(self, session: ClientSession, admitted: AdmittedSession) -> _Live:
+        """Keep a session as live from now on."""
         is_certain = session.descriptor.parameters.is_complete_graph
         live = _Live(session, admitted.info, is_certain)
         self._live[session.session_id] = live

@@ -128,6 +128,7 @@ def _load_certificate(settings: ClientSettings) -> TLSIdentity:
 
 
 def _retention(settings: ClientSettings) -> Retention:
+    """Return what is kept of receipts."""
     client = settings.client
     return Retention(
         keep_receipts_days=client.keep_receipts_days,

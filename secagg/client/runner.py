@@ -391,6 +391,7 @@ class ClientRunner:
         )
 
     def _report_unreachable(self, error: ServiceError) -> None:
+        """Report and log that the aggregator cannot be reached."""
         reason = f"{error}. {error.next_step}"
         telemetry.log_event(
             _LOG, logging.INFO, telemetry.AGGREGATOR_UNREACHABLE, reason=reason

@@ -450,6 +450,7 @@ class ClientSession:
             self._seed = None
 
     async def _commit(self, change: Change) -> None:
+        """Commit a change that follows the last one."""
         answer = await self._store.commit(
             replace(change, expect=self._sequence, previous=self._chain)
         )

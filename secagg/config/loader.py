@@ -513,6 +513,7 @@ def _settings_error(message: str, next_step: str) -> SecAggError:
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
+    """Return the key that was probably meant; "" for none."""
     # Of keys with their section, the section alone makes no two names alike.
     names = {each.rpartition(".")[2]: each for each in known}
     close = difflib.get_close_matches(
@@ -522,6 +523,7 @@ def _suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def _unknown(what: str, name: str, known: Iterable[str], origin: str) -> SecAggError:
+    """Return the error of an unknown key, with the nearest one."""
     names = sorted(known)
     return _settings_error(
         f"unknown {what} in {origin}",

@@ -225,6 +225,7 @@ def _ctr_stream(mask: Mask, byte: int) -> Callable[[int], bytes]:
 
 
 def _ctr_fill(mask: Mask, byte: int) -> _Fill:
+    """Return a function that fills a buffer with AES-CTR from a byte on."""
     block, skip = divmod(byte, _BLOCK)
     encryptor = _cipher(mask, block).encryptor()
     encryptor.update(bytes(skip))

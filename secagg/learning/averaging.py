@@ -437,6 +437,7 @@ class FederatedAveraging:
         )
 
     def _plain_mean(self, updates: list[tuple[Flat, float]]) -> Flat:
+        """Return the weighted mean of updates without noise."""
         most = self._weighting.max_weight
         weights = [min(one, most) if most else 1.0 for _, one in updates]
         total = sum(weights)

@@ -130,6 +130,7 @@ def encode_config(config: Mapping[str, Any]) -> bytes:
 
 
 def _payload_error(fault: str) -> InputError:
+    """Return the error of a payload that is not a model."""
     return ErrorCode.BAD_INPUT.error(
         f"the payload of the session {fault}",
         kind=InputError,

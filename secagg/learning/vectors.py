@@ -268,6 +268,7 @@ def _float_leaf(name: str, leaf: Tree) -> Array:
 
 
 def _dtype(name: str, array: Array) -> str:
+    """Return the type of an array of floats."""
     dtype = array.dtype.newbyteorder("<").str
     if dtype not in _DTYPES:
         raise _no_floats(name, str(array.dtype))
@@ -275,6 +276,7 @@ def _dtype(name: str, array: Array) -> str:
 
 
 def _no_floats(name: str, kind: str) -> InputError:
+    """Return the error of an array of other values than floats."""
     return ErrorCode.BAD_INPUT.error(
         f"the array {name!r} of the model holds {kind}, expected floats",
         kind=InputError,

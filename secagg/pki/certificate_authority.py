@@ -437,6 +437,7 @@ def _argument_error(complaint: str) -> SecAggError:
 
 
 def _duration(days: int, most: int) -> timedelta:
+    """Return a validity of some days, within its limits."""
     if not 1 <= days <= most:
         raise _argument_error(
             f"a certificate is valid for 1 to {most} days, not {days}"

@@ -507,6 +507,7 @@ def _refuse_extensions(path: Path, extensions: x509.Extensions) -> None:
 
 
 def _key_digest(authority: x509.Certificate) -> str:
+    """Return the digest of an authority's public key."""
     spki = authority.public_key().public_bytes(
         Encoding.DER, PublicFormat.SubjectPublicKeyInfo
     )

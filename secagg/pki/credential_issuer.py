@@ -545,6 +545,7 @@ class Issuer:
         return found
 
     def _foreign_list(self, complaint: str) -> SecAggError:
+        """Return the error of a list that another issuer made."""
         return ErrorCode.STATE_DAMAGED.error(
             f"{self._directory / REVOCATIONS} is not this issuer's list: {complaint}",
             fix="Find out what changed it, then move it to another place: this "

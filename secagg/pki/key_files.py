@@ -57,6 +57,7 @@ def parse_key(text: str) -> bytes:
 
 
 def _no_key(text: str, complaint: str) -> SecAggError:
+    """Return the error of a text that is not a public key."""
     return ErrorCode.BAD_SETTINGS.error(
         f"{text[:80]!r} is not a public key: {complaint}",
         fix="Copy it from the output of its owner's command, over a channel "

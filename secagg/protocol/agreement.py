@@ -61,6 +61,7 @@ class Signers:
 
 
 def _identity_key(advert: Advert) -> bytes:
+    """Return the identity key of an advert with a credential."""
     if advert.credential is None:
         raise ErrorCode.INTERNAL.error(
             "an advert without credential is in a roster with signatures"

@@ -466,6 +466,7 @@ def _refuse_non_array(given: object, name: str) -> None:
 
 
 def _kind_of(given: object) -> str:
+    """Return the kind of a value, for an error."""
     if given is None:
         return "None"
     if isinstance(given, str | bytes | bytearray):

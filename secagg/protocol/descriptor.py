@@ -198,6 +198,7 @@ class SessionDescriptor:
 
 
 def _read_name(reader: Reader, max_bytes: int) -> str:
+    """Read a name, which is not empty."""
     name = reader.text(max_bytes=max_bytes)
     if not name:
         raise ValueError("a name is empty")
@@ -205,6 +206,7 @@ def _read_name(reader: Reader, max_bytes: int) -> str:
 
 
 def _read_payload_hash(reader: Reader) -> bytes:
+    """Read the hash of a payload: 32 bytes, or none."""
     payload_hash = reader.blob(max_bytes=32)
     if len(payload_hash) not in {0, 32}:
         raise ValueError(f"a payload hash has 0 or 32 bytes, not {len(payload_hash)}")

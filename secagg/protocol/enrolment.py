@@ -629,6 +629,7 @@ def read_revocations(data: bytes, trust: Trust) -> RevocationList | None:
 
 
 def _bad_list(complaint: str) -> RemoteProtocolError:
+    """Return the error of an invalid revocation list."""
     return ErrorCode.BAD_CREDENTIAL.error(
         f"invalid revocation list: {complaint}",
         kind=RemoteProtocolError,

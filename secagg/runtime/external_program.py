@@ -63,6 +63,7 @@ def split_command(option: str, command: str) -> tuple[str, ...]:
 
 
 def _option_error(option: str, fault: str) -> ServiceError:
+    """Return the error of an option that names no program."""
     return ErrorCode.BAD_SETTINGS.error(
         f"{option} {fault}",
         kind=ServiceError,
@@ -228,6 +229,7 @@ def _has_ended(process: subprocess.Popen[bytes]) -> bool:
 
 
 def _end_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """Send a signal to a group of processes, if it still exists."""
     try:
         os.killpg(process.pid, number)
     except (ProcessLookupError, PermissionError):

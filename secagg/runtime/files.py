@@ -45,6 +45,7 @@ def nearest_existing(path: Path) -> Path:
 
 
 def _exists(path: Path) -> bool:
+    """Return whether a path exists, as a link too."""
     try:
         path.lstat()
     except OSError:  # also a place that this user may not read

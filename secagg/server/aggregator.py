@@ -497,6 +497,7 @@ class Aggregator:
         return await runner.upload_status(identity, request.view)
 
     async def _upload_chunk(self, identity: str, request: UploadChunk) -> UploadStatus:
+        """Store a chunk of an upload, and count it."""
         runner = await self._runner(identity, request.session_id)
         status = await runner.upload_chunk(identity, request)
         task_id, size = runner.descriptor.task_id, len(request.data)
@@ -590,6 +591,7 @@ class Aggregator:
         return found
 
     def _check_caller(self, identity: str) -> None:
+        """Record a caller, and refuse a name that is too long."""
         self._recent.record_client_call(identity)
         if not 0 < len(identity.encode()) <= MAX_IDENTITY_BYTES or "\0" in identity:
             raise ErrorCode.UNAUTHENTICATED.error(

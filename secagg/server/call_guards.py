@@ -159,6 +159,7 @@ class BodyReader:
 
 
 def _overloaded_error(complaint: str, seconds: float) -> SecAggError:
+    """Return the error of a call that came too soon."""
     return ErrorCode.OVERLOADED.error(
         complaint,
         fix="Send this one again a little later.",

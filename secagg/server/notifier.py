@@ -99,6 +99,7 @@ class SingleFlight:
         await asyncio.shield(self._pending)
 
     async def _run_once(self) -> None:
+        """Collect requests for a moment, then refresh for all of them."""
         await self._clock.sleep_until(self._clock.now() + REFRESH_SECONDS)
         async with self._turn:
             self._pending = None  # later callers need another one

@@ -210,6 +210,7 @@ class RunningTask:
         await asyncio.wait({self._running})
 
     async def _deliver(self, released: SessionSum) -> None:
+        """Hand a sum to the consumer, and wait until it is taken."""
         taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._unconfirmed = (released, taken)
         self._is_delivered.set()

@@ -276,6 +276,7 @@ class _Pages:
         return not await self._readiness.complaint()
 
     async def _metrics(self) -> HTTPAnswer:
+        """Answer with the present measures."""
         if self._meter is None:
             return text("nothing is measured", HTTPStatus.NOT_FOUND)
         readings = await self._overview.readings(await self._is_ready())
@@ -285,6 +286,7 @@ class _Pages:
         return text("alive")
 
     async def _ready(self) -> HTTPAnswer:
+        """Answer whether the aggregator can serve clients."""
         complaint = await self._readiness.complaint()
         if complaint:
             return text(f"not ready: {complaint}", HTTPStatus.SERVICE_UNAVAILABLE)
@@ -553,6 +555,7 @@ def edge_options(settings: HostSettings) -> EdgeOptions | None:
 
 
 def _incomplete(key: str, value: str) -> SecAggError:
+    """Return the error of a setting that the HTTP edge lacks."""
     return ErrorCode.BAD_SETTINGS.error(
         f"{key} is missing, and edge.listen opens an HTTP edge",
         fix=f"Set it to {value}, or remove edge.listen.",
@@ -749,6 +752,7 @@ async def _every_minute(refresh: Callable[[], Awaitable[None]]) -> None:
 
 
 def _log_addresses(watched: MonitoringEndpoints, notify: Callable[[str], None]) -> None:
+    """Report the addresses of the pages."""
     if watched.metrics is not None:
         notify(f"metrics at http://{watched.metrics}/metrics")
     if watched.page is not None:

@@ -465,6 +465,7 @@ class TaskSupervisor:
 
     @property
     def _server(self) -> OperatedServer:
+        """Return the open server, which may still be starting."""
         if self._opened is None:
             raise ErrorCode.SHUTTING_DOWN.error(
                 "the aggregator is starting", fix="Try again in a moment."

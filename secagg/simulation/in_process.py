@@ -297,6 +297,8 @@ class _Opening(AsyncExitStack):
 def _opening(
     opened: Callable[_Asked, AbstractAsyncContextManager[InProcessCohort]],
 ) -> Callable[_Asked, AbstractAsyncContextManager[InProcessCohort]]:
+    """Let a function's result be opened as a context manager."""
+
     @functools.wraps(opened)
     def local(*args: _Asked.args, **kwargs: _Asked.kwargs) -> Any:  # noqa: ANN401 - as above
         return _Opening(opened(*args, **kwargs))
@@ -430,6 +432,7 @@ def _limits_of(prepared: PreparedTask) -> PrivacyLimits:
 
 
 def _is_all_released() -> LocalProtocolError:
+    """Return the error of a task without sums left."""
     return ErrorCode.LOCAL_MISUSE.error(
         "the task has released all its sums",
         kind=LocalProtocolError,

@@ -365,6 +365,7 @@ def _read_range(descriptor: int, offset: int, size: int) -> bytes:
 
 
 def _sync(path: str | Path) -> None:
+    """Flush a file or a directory to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

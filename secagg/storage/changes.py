@@ -474,6 +474,7 @@ async def _apply_to_budgets(
 
 
 async def _charge(connection: Connection, charge: Charge, instant: int) -> None:
+    """Store a charge that is not stored yet."""
     if is_new_charge(await ListCharges(charge.budget.task).run(connection), charge):
         state = ChargeState.BOUND.value
         row = ChargeColumns(**columns_of(charge), state=state, at=instant)

@@ -193,6 +193,7 @@ def _spool_faults(blobs: Blobs, known: set[str]) -> Iterator[StateFault]:
 
 
 def _upload_faults(blobs: Blobs, home: str) -> Iterator[StateFault]:
+    """Yield the uploads of a session that are damaged."""
     for digest, place, chunks in _uploads_of(blobs, home):
         if _digest_of_chunks(blobs, chunks) != digest:
             complaint = "does not have its digest: its session ends without a sum"

@@ -392,6 +392,8 @@ def _read_blob(reader: Reader) -> bytes:
 
 
 def _received(kind: type[Message]) -> Callable[[Reader, str], Received]:
+    """Return the reader of messages of a kind."""
+
     def read(reader: Reader, sender: str) -> Received:
         return Received(Envelope(kind, reader.fixed(reader.remaining)), sender)
 

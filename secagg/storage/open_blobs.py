@@ -121,6 +121,7 @@ def _place_of(name: bytes) -> str:
 
 
 def _foreign_store_error() -> SecAggError:
+    """Return the error of blobs that belong to another store."""
     return ErrorCode.BAD_SETTINGS.error(
         "server.blobs belongs to another store",
         fix="Give each store a directory or a prefix of its own.  If the other store "

@@ -316,6 +316,7 @@ class RollbackMark:
         raise self._replaced()
 
     def _replaced(self) -> SecAggError:
+        """Return the error of a mark that was replaced during its use."""
         return _restored(
             f"the rollback mark {self.path} was replaced while the state was in use: "
             "by a copy of the state that runs elsewhere, or by hand",
@@ -335,6 +336,7 @@ class RollbackMark:
             raise self._failure("read", error) from None
 
     def _failure(self, verb: str, error: OSError) -> SecAggError:
+        """Return the error of a mark that the disk refuses."""
         return ErrorCode.STORAGE_FAILED.error(
             f"the rollback mark {self.path} cannot be {verb}: {error.strerror}",
             fix="Check its directory, the owner and the free space. Do not "
@@ -444,6 +446,7 @@ def _write_slot(descriptor: int, place: int, mark: Mark) -> None:
 
 
 def _write_durably(path: Path, data: bytes) -> None:
+    """Write a file, and flush it to the disk."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as stream:
         stream.write(data)

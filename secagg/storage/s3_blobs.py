@@ -193,6 +193,7 @@ def _plain_endpoints() -> list[str]:
 
 
 def _is_local_host(host: str) -> bool:
+    """Return whether a host is this machine."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

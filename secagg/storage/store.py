@@ -252,6 +252,7 @@ class TableStore:
             await self.engine.close()
 
     def _check_open(self) -> None:
+        """Refuse a store that is closed."""
         if self._is_closed:
             raise ErrorCode.STORAGE_FAILED.error(
                 "the store is closed", fix="Open it again."

@@ -205,6 +205,7 @@ class Director:
         self._watching[program.name] = watching
 
     async def _start_again(self, program: ChildProgram) -> None:
+        """Start a program again, and record its failure."""
         try:
             await self._start(program)
         except SecAggError as error:

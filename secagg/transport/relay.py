@@ -287,6 +287,7 @@ class LoopDelay:
         self._tick = self._loop.call_at(self._due, self._end_tick)
 
     def _end_tick(self) -> None:
+        """Measure how late the loop is, and tell when it is no longer."""
         was_late = self.is_late
         self.is_late = self._loop.time() - self._due > self.LATE_SECONDS
         self._begin_tick()
@@ -622,6 +623,7 @@ class Relay:
                 self._end_visitor(visitor, Rejection.STOPPING)
 
     def _unused_source(self) -> str:
+        """Return a loopback address that no connection has."""
         while True:
             self._next_source = (self._next_source + 1) % _SOURCES
             source = str(ipaddress.IPv4Address(_FIRST_SOURCE + self._next_source))

@@ -416,6 +416,7 @@ def _check_issuer(
 
 
 def _has_issued(issuer: x509.Certificate, subject: x509.Certificate) -> bool:
+    """Return whether one certificate has signed another."""
     try:
         subject.verify_directly_issued_by(issuer)
     except (InvalidSignature, TypeError, ValueError):
@@ -447,6 +448,7 @@ def _read_pem(path: Path) -> bytes:
 
 
 def _key_pem(key: PrivateKeyTypes) -> bytes:
+    """Return a private key as PEM."""
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
@@ -455,6 +457,7 @@ def _key_pem(key: PrivateKeyTypes) -> bytes:
 
 
 def _all_pem(certificates: list[x509.Certificate]) -> bytes:
+    """Return certificates as PEM, one after another."""
     return b"".join(
         certificate.public_bytes(serialization.Encoding.PEM)
         for certificate in certificates

@@ -84,6 +84,7 @@ class _Agreed:
     names: tuple[str, ...]
 
     def encode(self) -> bytes:
+        """Return the canonical encoding."""
         writer = Writer().fixed(self.digest).blob(self.leader_offer)
         writer.fixed(self.roster).fixed(self.noise_seed.reveal())
         write_names(writer, self.names)
@@ -182,6 +183,7 @@ class Helper(Party[_Session]):
     async def _answer_offer(
         self, request: GetOffer, *, is_leader: bool
     ) -> SessionDescriptor | Wait:
+        """Return the offer of the open session, or open one for the leader."""
         self._check_task(request)
         if is_leader:
             async with self._writing():
@@ -394,6 +396,7 @@ class Helper(Party[_Session]):
             )
 
     def _log_aborted(self, session: _Session, code: ErrorCode, reason: str) -> None:
+        """Log that a session has ended without a sum."""
         level, offer = logging.WARNING, session.offer
         self._log_session(
             SESSION_ABORTED, offer, level=level, code=code.name, reason=reason

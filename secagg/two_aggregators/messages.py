@@ -245,6 +245,7 @@ def sum_of_uploads(
 def _mask(
     seed: SecretBytes, sign: int, session_id: bytes, parameters: ProtocolParameters
 ) -> Mask:
+    """Return the additive share that a seed expands to."""
     key, iv = kdf.additive_share_key(
         seed, session_id=session_id, suite=parameters.suite
     )

@@ -128,6 +128,7 @@ def check_pair(leader: SessionDescriptor, helper: SessionDescriptor) -> None:
 
 
 def _invalid_pair(complaint: str) -> SecAggError:
+    """Return the error of two offers that form no session."""
     return ErrorCode.BAD_CONFIG.error(
         f"the two offers form no session: {complaint}",
         fix="Configure the same task at both aggregators, under different names.",

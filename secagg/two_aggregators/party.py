@@ -540,6 +540,7 @@ class Party(ABC, Generic[_Session]):
         return live.offer
 
     def _collecting(self, session_id: bytes) -> _Session:
+        """Return the open session of an identifier."""
         live = self._live
         if live is None or live.offer.session_id != session_id:
             raise no_such_session()
@@ -691,6 +692,7 @@ class SessionLog:
 
 
 def _foreign_writer_error(key: str) -> SecAggError:
+    """Return the error of a session that another process wrote."""
     return ErrorCode.STORAGE_FAILED.error(
         f"session {key} was written by another process",
         fix="Run one process for each store, then start this one again.",

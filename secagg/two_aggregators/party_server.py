@@ -159,6 +159,7 @@ class PartyViews:
     of: Sequence[PartyTask]
 
     def _chosen(self, task: str | None) -> list[PartyTask]:
+        """Return the tasks of a name, or all tasks, in order."""
         found = [each for each in self.of if task in (None, each.task)]
         if task is not None and not found:
             raise unknown_task(task, (each.task for each in self.of))
@@ -413,6 +414,7 @@ class PartyServer:
     async def _set_state(
         self, task_id: str, state: TaskState, reason: str, version: int | None
     ) -> None:
+        """Store the state that an operator chose for a task."""
         found = [each for each in self.parties if each.task == task_id]
         if not found:
             raise unknown_task(task_id, (each.task for each in self.parties))

@@ -441,6 +441,7 @@ def _statement_of(
 
 
 def _commitment(names: Names, reader: str, leader: SessionDescriptor) -> bytes:
+    """Return the commitment to a list of names, whole or in part."""
     session_id, suite = leader.session_id, leader.parameters.suite
     if isinstance(names, NamePath):
         return names.commitment(reader, session_id, suite)

@@ -805,6 +805,7 @@ def _decode_nothing(data: bytes) -> None:
 
 
 def _encode_status(status: UploadStatus) -> bytes:
+    """Encode how far an upload has come."""
     # UploadChunkResponse and GetUploadStatusResponse are alike.
     return secagg_service_pb2.UploadChunkResponse(
         status=messages_pb2.UploadStatus(
@@ -814,6 +815,7 @@ def _encode_status(status: UploadStatus) -> bytes:
 
 
 def _decode_status(data: bytes) -> UploadStatus:
+    """Decode how far an upload has come."""
     message = parse(secagg_service_pb2.UploadChunkResponse(), data)
     if not message.HasField("status"):
         raise refuse("UploadChunkResponse holds no status")
@@ -827,6 +829,7 @@ def _encode_chunk(chunk: BlobChunk) -> bytes:
 
 
 def _decode_chunk(data: bytes) -> BlobChunk:
+    """Decode a piece of a larger object."""
     message = parse(secagg_service_pb2.FetchChunkResponse(), data)
     bounded_bytes(message.data, "data", at_most=MAX_CHUNK_BYTES)
     in_range(len(message.data), "length of a piece", at_most=message.total_size)

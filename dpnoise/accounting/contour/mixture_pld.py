@@ -201,6 +201,7 @@ def _farthest_loss(
 
 @lru_cache(maxsize=32)
 def _pair_of(release: NoiseEvent, *, guesses: bool) -> DominatingPair | None:
+    """Return the pair that dominates a release; None without a bound."""
     bound = contour_bound(release, whole_curve=True)
     if bound is None or bound.is_constant:
         return None

@@ -350,6 +350,7 @@ def _selected_epsilon(parts: _Parts, delta: float) -> float:
 
 @lru_cache(maxsize=4)
 def _compose_losses(parts: _Parts) -> GaussianPLDAccountant:
+    """Compose Gaussians under selection."""
     # The account that these releases come from has checked that selections are secret.
     account = _SharedAccountant(adversary=Adversary.SERVER)
     for shift, rate, count in parts:

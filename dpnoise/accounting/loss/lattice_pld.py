@@ -179,6 +179,7 @@ def _masses(law: IntegerLaw) -> tuple[FloatArray, float]:
 
 
 def _weights(law: IntegerLaw) -> Weights:
+    """Return the weights of a law, with their rest."""
     if law.family == "skellam":
         return skellam_weights(law.parameter, _PRECISION)
     if law.family == "discrete-gaussian":

@@ -235,6 +235,7 @@ class MixtureGDPAccountant(Accountant):
         return self._sums
 
     def _sum_shifts(self, reach: float, squared_shift: float) -> RoundedShift:
+        """Sum the shifts and the distances of all releases at one clamp."""
         distance = 0.0
         for (release, _), count in self._mixtures.items():
             once = rounded_shift(release, reach)
@@ -272,6 +273,7 @@ def _multiplier(shift: float) -> float:
 
 
 def _charged_delta(bound: RoundedShift, epsilon: float) -> float:
+    """Return delta of one bound, with its distance charged."""
     if math.isinf(bound.gaussian_shift):
         return 1.0
     exact = gaussian_delta(epsilon, noise_multiplier=_multiplier(bound.gaussian_shift))

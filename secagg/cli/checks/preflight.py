@@ -433,6 +433,7 @@ def check_writable(directory: Path) -> str:
 def _unwritable(
     path: Path, reason: str, kind: type[ServiceError] = ServiceError
 ) -> ServiceError:
+    """Return the error of a path that cannot be written."""
     return kind(
         f"{path} cannot be written: {reason}",
         code=ErrorCode.STORAGE_FAILED,

@@ -171,6 +171,7 @@ async def doctor_results(
 
 
 def _has_relay(host: HostSettings | PartySettings) -> bool:
+    """Return whether connections to an aggregator pass its relay."""
     try:
         listen = Address.parse(host.server.listen, name="server.listen")
     except ServiceError:
@@ -219,6 +220,7 @@ async def _engine(setting: str) -> str | Caution:
 def _port(
     server: HostSection, owner: str | None, more: Mapping[str, str | None]
 ) -> str:
+    """Check that the ports are free, unless the aggregator runs."""
     if owner is not None:
         return owner
     check_port({**_listening(server), **more})
@@ -313,6 +315,7 @@ def _client_rules(setup: ClientSetup) -> str:
 
 
 def _sharing_rules(setup: SharingSetup) -> str:
+    """Check the rules of a client of two aggregators."""
     from secagg.two_aggregators.program import sharing_cohort, sharing_limits
 
     sharing_cohort(setup.settings)
@@ -370,6 +373,7 @@ def _packages(setup: ServerSetup) -> str:
 
 
 def _party_packages(setup: PartySetup) -> str:
+    """Check that the packages of a leader or a helper are installed."""
     from secagg.server.service import check_collector, meter_of
 
     meter_of(setup.settings.server)

@@ -220,6 +220,7 @@ def check_modes(directory: Path, given: Path | None) -> str | Caution:
 
 
 def _mode(path: Path) -> int | None:
+    """Return the mode of a file; None for one that cannot be read."""
     try:
         return stat.S_IMODE(path.stat().st_mode)
     except OSError:

@@ -355,6 +355,7 @@ class _Reader:
     def _is_covered(
         self, root: bytes, leaves: Mapping[int, bytes], proof: Sequence[bytes]
     ) -> bool:
+        """Return whether a proof shows that leaves are in a tree."""
         try:
             return self.hashes.proven_root(self.size, leaves, proof) == root
         except ProofError:

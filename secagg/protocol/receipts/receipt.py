@@ -244,6 +244,7 @@ def _read_view(
 
 
 def _read_dispute(reader: Reader) -> Dispute:
+    """Read a dispute with its evidence."""
     pair, code = (reader.u32(), reader.u32()), reader.u16()
     evidence = reader.blob(max_bytes=_EVIDENCE_BYTES)
     if len(evidence) not in {0, _EVIDENCE_BYTES}:

@@ -253,6 +253,7 @@ class _ShareTable:
         )
 
     def holders(self, dealer: int) -> list[int]:
+        """Return the holders that have revealed a share of a dealer."""
         return [
             holder
             for holder in self._graph.holders(dealer)
@@ -552,6 +553,7 @@ def _dealers(state: Unmasking, holder: int) -> tuple[int, ...]:
 def _disputes(
     cohort: FixedCohort, found: AbstractSet[tuple[int, int]]
 ) -> tuple[ServerOutput, ...]:
+    """Return disputes by the names of dealer and holder."""
     return tuple(
         ShareDisputed(cohort.name_of(dealer), cohort.name_of(holder))
         for dealer, holder in sorted(found)

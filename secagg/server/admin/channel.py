@@ -218,6 +218,7 @@ def _error_of(found: object) -> SecAggError:
 
 
 def _no_answer_error(path: Path) -> SecAggError:
+    """Return the error of an aggregator that did not answer."""
     return ErrorCode.UNREACHABLE.error(
         f"the aggregator at {path} did not answer",
         fix="Read its log; the operation may have been carried out.",
@@ -225,6 +226,7 @@ def _no_answer_error(path: Path) -> SecAggError:
 
 
 def _malformed(complaint: str) -> ServiceError:
+    """Return the error of a message that is malformed."""
     return ErrorCode.BAD_INPUT.error(
         complaint,
         kind=ServiceError,

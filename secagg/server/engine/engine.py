@@ -119,6 +119,7 @@ class Engine:
             return self._pool
 
     def _discard_pool(self, pool: Pool) -> None:
+        """Close a pool that has failed; the next job opens another."""
         if self._pool is pool:  # and not a pool that was opened since
             self._pool = None
             asyncio.get_running_loop().run_in_executor(

@@ -88,6 +88,7 @@ class CertificateWatch:
                 log_defect(_LOG, MONITORING_FAILED)
 
     def _refresh(self) -> None:
+        """Read certificates and lists, and end connections that they refuse."""
         self._followed.refresh()  # first: it says whose lists are accepted
         self._revoked.refresh()
         self._end_unwelcome()

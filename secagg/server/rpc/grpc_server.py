@@ -178,6 +178,7 @@ def _health_handler(
 
 
 def _stopping() -> SecAggError:
+    """Return the error of a call to a server that stops."""
     return ErrorCode.SHUTTING_DOWN.error(
         "the aggregator is stopping",
         fix="Come back in a moment; nothing is lost.",

@@ -344,6 +344,7 @@ class MetadataAuthenticator:
 
 
 def _unauthenticated(complaint: str) -> ServiceError:
+    """Return the error of a caller without a valid certificate."""
     return ErrorCode.UNAUTHENTICATED.error(
         complaint,
         kind=ServiceError,

@@ -550,6 +550,7 @@ class SessionFacts:
         )
 
     def _with_evidence(self, dispute: Dispute) -> Dispute:
+        """Add the proof of a dispute, if there is one."""
         proof = self._roster_proofs.get(dispute.dealer)
         if proof is None:
             return dispute

@@ -634,6 +634,7 @@ class DurableState:
         self.deadline = None if seconds is None else self._clock.now() + seconds
 
     def _enter(self, event: ServerEvent, step: ServerStep) -> None:
+        """Enter the state of a step, and report what it followed from."""
         before, self._state = self._state, step.state
         if isinstance(event, Received):
             self._on_messages((event,))

@@ -186,6 +186,7 @@ class TaskHistory:
 
 
 def _write_names(writer: Writer, names: Iterable[str]) -> None:
+    """Write names, and their number before them."""
     listed = tuple(names)
     writer.u32(len(listed))
     for name in listed:

@@ -149,6 +149,7 @@ def released_sum(
 
 
 def _unconfirmed(names: tuple[str, ...]) -> str:
+    """Return the warning of clients that signed other sets."""
     return (
         f"{', '.join(names)} signed other sets of clients, so the sum itself may be "
         "wrong"

@@ -111,6 +111,7 @@ class TaskRunner:
                 return
 
     async def _resume_sessions(self) -> bool:
+        """Resume the open sessions of the task, once the store is there."""
         while True:
             try:
                 return await self._sessions.resume_sessions(self.task.task_id)

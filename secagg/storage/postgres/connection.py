@@ -429,6 +429,7 @@ class PostgresLink:
         return bool(await self._connection.fetchval(f"SELECT {function}($1)", _LOCK))
 
     async def _record_failover(self) -> None:
+        """Mark the sessions that the database may have lost records of."""
         async with self._connection.transaction():
             connection = PostgresConnection(self._connection, None)
             if await mark_restored(connection, everything=False):
@@ -494,12 +495,14 @@ class PostgresLink:
         await self._write_mark()
 
     async def _read_state(self) -> Mark:
+        """Read the mark that the database holds."""
         mark = await ReadMark().run(PostgresConnection(self._connection, None))
         if mark is None:
             raise StateDamagedError("the database does not say which store it is")
         return mark
 
     async def _write_mark(self) -> None:
+        """Write the rollback mark, where the state has changed since."""
         if self._mark is not None and self._state is not None:
             mark, state = self._mark, self._state
             if self._marked != state:

@@ -220,6 +220,7 @@ def _outcomes(
 
 
 def _not_known() -> SecAggError:
+    """Return the error of a change whose fate is unknown."""
     return ErrorCode.STORAGE_FAILED.error(
         "the thread of the store was stopped: whether this is on the disk is not known",
         fix="Open the store again: it returns what was written.",

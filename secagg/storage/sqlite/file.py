@@ -544,6 +544,7 @@ def mapped_errors(name: str) -> Iterator[None]:
 
 
 def _failure(name: str, error: sqlite3.Error) -> SecAggError:
+    """Return the error for a failure of SQLite."""
     # The lowest byte is the primary code, the others only refine it.
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     if code == sqlite3.SQLITE_CORRUPT:

@@ -109,6 +109,7 @@ def load_shard(path: Path) -> Shard:
 
 
 def _features_of(pixels: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the features of images, of norm 1."""
     centred = pixels / _PIXEL_MAXIMUM - _MEAN_PIXEL
     directions = centred / np.linalg.norm(centred, axis=1, keepdims=True)
     constant = np.full((len(directions), 1), _MEAN_PIXEL)
