@@ -169,6 +169,18 @@ def test_phones_that_are_killed_and_lose_the_network_give_their_sums(kind):
     assert 0 < float(found[1]) < 1.5 * float(found[2])
 
 
+async def test_the_demo_ends_when_all_phones_have_ended_without_a_sum(monkeypatch):
+    monkeypatch.syspath_prepend(str(PHONES))
+    demo = importlib.import_module("mobile_sum")
+
+    async def refused():
+        return demo.Ending(refusal="U3_TOO_SMALL")
+
+    living = {"ada": asyncio.create_task(refused())}
+    with pytest.raises(SystemExit, match=r"U3_TOO_SMALL.*--day"):
+        await demo.unless_all_end(asyncio.Event().wait(), living)
+
+
 async def test_no_command_line_of_a_phone_has_its_login_or_vector(
     tmp_path, monkeypatch
 ):
