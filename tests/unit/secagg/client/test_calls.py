@@ -404,7 +404,7 @@ def test_a_stream_is_not_believed_beyond_the_round():
 
 
 def test_a_message_larger_than_the_session_can_have_is_not_fetched():
-    """A reference may name 70 MB; here a roster has no more than a few thousand."""
+    """R10-2: a reference may name 70 MB; here a roster has a few thousand bytes."""
     large = Reference(Roster, bytes(32), SIZES.roster + MAX_INLINE_BYTES, Blob.ROSTER)
 
     async def follow(clock):

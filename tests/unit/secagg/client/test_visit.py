@@ -523,6 +523,7 @@ def test_another_payload_than_the_offer_names_makes_no_vector():
                 return replace(answer, data=answer.data[::-1])
             return answer
 
+    # R10-3.
     async def test(phones):
         await visit_until_the_upload(phones)
         with pytest.raises(RemoteProtocolError) as refused:
