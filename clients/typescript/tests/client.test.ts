@@ -271,7 +271,7 @@ test('the payload is compared with its hash and given to the vector', async () =
   );
   for (const one of all) assert.deepEqual([...one.sum!], total([0, 1, 2, 3]));
   const small = run(party, 'ann', new MemoryStore(), vectorOf(0), { maxPayloadBytes: 10 });
-  await assert.rejects(small, { error: 'BAD_ENCODING' });
+  await assert.rejects(small, { error: 'PAYLOAD_MISMATCH' });
 });
 
 test('a session without an end is left when its time is over', async () => {
