@@ -629,7 +629,7 @@ def test_a_simulation_has_a_state_for_each_node_and_closes_it(
     assert made == {each.removesuffix(".lock") for each in marks}
     assert len(made) == NODES
     assert all(re.fullmatch(r"node-\d{20}", each) for each in made)
-    assert open_clients._entries_text == {}
+    assert open_clients._entries == {}
     assert not (home / "state" / "mark").exists()
 
 

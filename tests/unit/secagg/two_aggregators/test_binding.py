@@ -132,11 +132,11 @@ def test_a_renamed_aggregator_does_not_start_with_an_open_session(renamed):
         await asyncio.wait({summing, giving})
         again = deployment.restarted(noise_for())
         party = getattr(again, renamed)
-        party._session_title = "another"
+        party._name = "another"
         with pytest.raises(ServiceError, match=f"one of '{renamed}'") as caught:
             await party.recover()
         assert caught.value.code is ErrorCode.BAD_SETTINGS
-        party._session_title = renamed
+        party._name = renamed
         await party.recover()
 
     manual_clock.run(main)

@@ -348,12 +348,12 @@ async def test_a_client_that_cannot_join_ends_its_process(
             raise ServiceError("no room", code=ErrorCode.STORAGE_FAILED)
         if not joined:
             await asyncio.Event().wait()
-        pool._conclude_completed += 1
+        pool._completed += 1
 
     monkeypatch.setattr(pool, "_contribute", contribute)
     with nullcontext() if joined else pytest.raises(ServiceError, match="no room"):
         await pool.run_clients(range(1, 4))
-    assert pool._conclude_completed == 2 * joined
+    assert pool._completed == 2 * joined
     assert '"name": "client-1"' in capsys.readouterr().out
 
 
