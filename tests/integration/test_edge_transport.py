@@ -567,7 +567,7 @@ async def test_a_client_says_of_strange_answers_that_none_came(deployment, head)
     reader = asyncio.StreamReader(limit=16 << 10)
     reader.feed_data(head.encode("latin-1") + b"\r\n\r\n")
     with pytest.raises(ServiceError) as caught:
-        await connection._read(reader)
+        await connection._read_answer(reader)
     assert caught.value.code is ErrorCode.UNREACHABLE
 
 

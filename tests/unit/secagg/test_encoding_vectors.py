@@ -191,7 +191,7 @@ def test_a_vector_becomes_these_residues(row):
     layers = [bytes.fromhex(key) for key in row["layer_keys"]]
     vector = np.array(row["input"])
     rotation_key = _rotation_seed(sid, suite)
-    sent = mechanism.check_input(task._sent(vector))
+    sent = mechanism.check_input(task._magnified_to_unit(vector))
     fixed = mechanism._fixed_point(sent, rotation_key)
     expected = np.array([int(g) for g in row["fixed"]], np.int64)
     assert_close(fixed.values, expected)
