@@ -11,12 +11,7 @@ from nacl.signing import VerifyKey
 from secagg.crypto.cipher_suite import CipherSuite
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.crypto.signature import IdentityKey
-from secagg.protocol.agreement import (
-    Signers,
-    check_quorum,
-    sign_bundles,
-    sign_context,
-)
+from secagg.protocol.agreement import Signers, check_quorum, sign_bundles, sign_context
 from secagg.protocol.enrolment import EnrolmentRules
 from secagg.protocol.membership import (
     Member,

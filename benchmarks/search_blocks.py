@@ -24,10 +24,7 @@ from search_plans import COVERING, check, forget, log_uniform, timed
 from dpnoise.errors import DPNoiseError
 from dpnoise.mechanisms import make_mechanism, mechanism_names
 from dpnoise.mechanisms.noise_share import NoiseRule
-from dpnoise.mechanisms.parameters import (
-    ROTATION_NAMES,
-    MechanismParameters,
-)
+from dpnoise.mechanisms.parameters import ROTATION_NAMES, MechanismParameters
 from secagg.distributed_dp import noise_block
 
 _PROMISED_SECONDS: Final = 2.0

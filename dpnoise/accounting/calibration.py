@@ -33,11 +33,7 @@ from dpnoise.accounting.reference_gaussian import (
 )
 from dpnoise.accounting.root_search import least_root, round_up_to_dyadic
 from dpnoise.errors import CalibrationError, ParameterError, TheoremNotApplicableError
-from dpnoise.events import (
-    Adjacency,
-    Adversary,
-    PrivacyEvent,
-)
+from dpnoise.events import Adjacency, Adversary, PrivacyEvent
 
 _ROUGH_STEP: Final = 0.03  # its square, half of it, is what a step is wrong by
 _BUMPS: Final = tuple(Fraction(2) ** -bits for bits in (22, *range(14, -4, -2)))

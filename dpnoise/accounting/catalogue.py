@@ -22,11 +22,7 @@ from types import MappingProxyType
 from typing import Final
 
 from dpnoise.accounting.accountant import HYPOTHETICAL_PREFIX, Accountant
-from dpnoise.errors import (
-    ParameterError,
-    TheoremNotApplicableError,
-    UnknownEventError,
-)
+from dpnoise.errors import ParameterError, TheoremNotApplicableError, UnknownEventError
 from dpnoise.events import (
     Adjacency,
     Adversary,

@@ -9,11 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpnoise.answers.answer import Answer, Estimate
-from dpnoise.answers.question import (
-    CountQuestion,
-    ReadTotal,
-    read_number,
-)
+from dpnoise.answers.question import CountQuestion, ReadTotal, read_number
 from dpnoise.errors import InputError, ParameterError
 
 

@@ -13,12 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpnoise.answers.answer import Answer, Estimate
-from dpnoise.answers.question import (
-    Question,
-    ReadTotal,
-    VectorBounds,
-    read_number,
-)
+from dpnoise.answers.question import Question, ReadTotal, VectorBounds, read_number
 from dpnoise.errors import ParameterError
 from dpnoise.floats import text_between
 

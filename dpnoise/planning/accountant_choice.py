@@ -30,11 +30,7 @@ from dpnoise.accounting import (
 )
 from dpnoise.accounting.catalogue import Form, accountant_class, accountant_entry
 from dpnoise.accounting.root_search import round_up_to_dyadic
-from dpnoise.errors import (
-    CalibrationError,
-    ParameterError,
-    TheoremNotApplicableError,
-)
+from dpnoise.errors import CalibrationError, ParameterError, TheoremNotApplicableError
 from dpnoise.events import NoiseEvent, PrivacyEvent
 from dpnoise.mechanisms.base import Mechanism
 from dpnoise.mechanisms.parameters import MechanismParameters

@@ -23,16 +23,10 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any, ParamSpec, Protocol, cast, overload
 
-from dpnoise.accounting import (
-    PrivacyStatement,
-    calibrate_least,
-)
+from dpnoise.accounting import PrivacyStatement, calibrate_least
 from dpnoise.accounting.catalogue import Form, accountant_entry, closed_forms
 from dpnoise.accounting.contour.lattice import MIN_CONTOUR_VARIANCE
-from dpnoise.errors import (
-    ParameterError,
-    TheoremNotApplicableError,
-)
+from dpnoise.errors import ParameterError, TheoremNotApplicableError
 from dpnoise.events import Adjacency, Adversary, PrivacyEvent
 from dpnoise.mechanisms.base import DISTANCE_PER_DRAW, Mechanism
 from dpnoise.mechanisms.error_forecast import ErrorForecast, Rounding

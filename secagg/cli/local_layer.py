@@ -35,11 +35,7 @@ def local_layer(
     Raises:
         ServiceError: BAD_SETTINGS; an option is missing, or its value cannot work.
     """
-    from secagg.distributed_dp import (
-        ParameterError,
-        local_parameters,
-        make_randomiser,
-    )
+    from secagg.distributed_dp import ParameterError, local_parameters, make_randomiser
 
     if randomiser is None or epsilon is None or bound is None or bound <= 0.0:
         raise ErrorCode.BAD_SETTINGS.error(

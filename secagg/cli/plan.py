@@ -16,12 +16,7 @@ from secagg.errors import ErrorCode, SecAggError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from secagg.distributed_dp import (
-        Adjacency,
-        LocalRandomiser,
-        ParameterError,
-        Plan,
-    )
+    from secagg.distributed_dp import Adjacency, LocalRandomiser, ParameterError, Plan
 
 
 _PICTURES: Final = (".png", ".svg", ".pdf")

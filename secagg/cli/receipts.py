@@ -193,10 +193,7 @@ def _is_shared(data: bytes) -> bool:
 def _checked_shared(file: Path, data: bytes, keys: _Keys) -> _Checked:
     """Verify the receipt of two aggregators."""
     from secagg.pki.key_files import parse_key
-    from secagg.two_aggregators.receipt import (
-        pair_facts,
-        verify_shared_receipt,
-    )
+    from secagg.two_aggregators.receipt import pair_facts, verify_shared_receipt
 
     if not keys.leader or not keys.helper:
         raise ErrorCode.BAD_SETTINGS.error(

@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from secagg.cli.operator import EitherFileOption, server_file
-from secagg.cli.options import (
-    JSONOption,
-    SetOption,
-    accepts_restored,
-    restored_option,
-)
+from secagg.cli.options import JSONOption, SetOption, accepts_restored, restored_option
 from secagg.cli.output import Output
 from secagg.errors import ErrorCode
 

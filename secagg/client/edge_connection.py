@@ -24,11 +24,7 @@ from pathlib import Path
 from typing import Any, Final, Self, TypeVar, cast
 
 from secagg.client.enrolment import EnrolledClient, EnrolledIdentity
-from secagg.errors import (
-    ErrorCode,
-    SecAggError,
-    ServiceError,
-)
+from secagg.errors import ErrorCode, SecAggError, ServiceError
 from secagg.protocol.arguments import says_how_to_open
 from secagg.protocol.enrolment import ClientIdentity
 from secagg.protocol.messages import Envelope, Round

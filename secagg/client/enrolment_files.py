@@ -3,11 +3,7 @@
 from datetime import UTC, datetime
 from typing import Final
 
-from secagg.client.enrolment import (
-    ClientEnrolment,
-    EnrolledClient,
-    EnrolledIdentity,
-)
+from secagg.client.enrolment import ClientEnrolment, EnrolledClient, EnrolledIdentity
 from secagg.pki.client_identity import load_client_identity
 from secagg.pki.expiry import Expiry, ExpiryWarnings
 from secagg.pki.key_files import parse_key

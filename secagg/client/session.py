@@ -34,10 +34,7 @@ from secagg.client.total_ledger import TotalLedger
 from secagg.crypto.entropy import SEED_SIZE, Entropy
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.distributed_dp import read_noise_terms
-from secagg.errors import (
-    ErrorCode,
-    RemoteProtocolError,
-)
+from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol import refund
 from secagg.protocol.client import machine as client_machine
 from secagg.protocol.client import states as client

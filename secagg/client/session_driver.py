@@ -39,11 +39,7 @@ from secagg.client.open_client import (
     StoredPart,
 )
 from secagg.client.retry_policy import ErrorStage
-from secagg.errors import (
-    ErrorCode,
-    RemoteProtocolError,
-    SessionAbortedError,
-)
+from secagg.errors import ErrorCode, RemoteProtocolError, SessionAbortedError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import (
     KINDS,

@@ -21,11 +21,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from secagg.conformance.noise_law import (
-    LEAST_ENTRIES,
-    law_complaint,
-    noise_fault,
-)
+from secagg.conformance.noise_law import LEAST_ENTRIES, law_complaint, noise_fault
 from secagg.conformance.program import ProgramFailedError
 from secagg.conformance.run import BrokenRuleError, Recorder
 from secagg.conformance.scene import AGGREGATOR, NOW, TESTED, Peer, Scene, serial_of

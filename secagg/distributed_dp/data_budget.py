@@ -7,10 +7,7 @@ The figures are those that a client computes for the task. The terms are those o
 from functools import lru_cache
 
 from dpnoise.accounting.accountant import GaussianLoss
-from dpnoise.accounting.cross_task import (
-    TaskLoss,
-    gaussian_loss,
-)
+from dpnoise.accounting.cross_task import TaskLoss, gaussian_loss
 from dpnoise.events import Repeated
 from secagg.distributed_dp.aggregator_noise import TwoAggregatorReport
 from secagg.distributed_dp.noise_block import decode_block

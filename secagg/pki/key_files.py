@@ -22,10 +22,7 @@ from secagg.crypto.signature import (
     check_identity,
 )
 from secagg.errors import ErrorCode, SecAggError
-from secagg.protocol.enrolment import (
-    MAX_REVOCATION_BYTES,
-    RevocationList,
-)
+from secagg.protocol.enrolment import MAX_REVOCATION_BYTES, RevocationList
 from secagg.protocol.profiles import Trust
 from secagg.runtime.files import create_file, disk, read_small
 

@@ -24,12 +24,7 @@ from typing import Self
 
 from secagg.crypto.canonical import Writer
 from secagg.crypto.cipher_suite import CipherSuite
-from secagg.crypto.signature import (
-    IDENTITY_SIZE,
-    IdentityKey,
-    SignatureError,
-    verify,
-)
+from secagg.crypto.signature import IDENTITY_SIZE, IdentityKey, SignatureError, verify
 from secagg.crypto.transcript import domain_tag
 from secagg.errors import ErrorCode
 from secagg.protocol.messages import Advert, Consistency, Quorum

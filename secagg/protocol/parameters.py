@@ -17,10 +17,7 @@ from typing import Final, Self
 
 from secagg.crypto.canonical import Reader, Writer
 from secagg.crypto.cipher_suite import CipherSuite
-from secagg.errors import (
-    ErrorCode,
-    SecAggError,
-)
+from secagg.errors import ErrorCode, SecAggError
 from secagg.protocol.graphs.bounds import (
     EdgeBound,
     bits_of,

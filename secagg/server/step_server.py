@@ -22,17 +22,8 @@ import numpy.typing as npt
 from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.crypto.modular import BadVectorError, add_into, reduce_in_place, zeros
 from secagg.crypto.prg import add_masks
-from secagg.distributed_dp import (
-    Plan,
-    following_terms,
-    offered_terms,
-    subtract_layers,
-)
-from secagg.errors import (
-    ErrorCode,
-    RemoteProtocolError,
-    SessionAbortedError,
-)
+from secagg.distributed_dp import Plan, following_terms, offered_terms, subtract_layers
+from secagg.errors import ErrorCode, RemoteProtocolError, SessionAbortedError
 from secagg.protocol.arguments import (
     check_kind,
     check_name,

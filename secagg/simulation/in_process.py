@@ -13,11 +13,7 @@ import logging
 import statistics
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
-)
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -26,11 +22,7 @@ from typing import Any, Final, ParamSpec
 import numpy.typing as npt
 
 from secagg.client.application import DaemonThreads
-from secagg.client.client import (
-    Client,
-    VectorMaker,
-    check_vector_maker,
-)
+from secagg.client.client import Client, VectorMaker, check_vector_maker
 from secagg.client.contribution import Contribution
 from secagg.client.enrolment import EnrolledClient, EnrolledIdentity
 from secagg.config.task import shortfall_of
@@ -47,11 +39,7 @@ from secagg.protocol.arguments import (
     says_how_to_open,
     validates_arguments,
 )
-from secagg.protocol.enrolment import (
-    ClientIdentity,
-    Credential,
-    IssuedCredential,
-)
+from secagg.protocol.enrolment import ClientIdentity, Credential, IssuedCredential
 from secagg.protocol.policy import (
     ClientPolicy,
     ExactSumWaiver,

@@ -19,11 +19,7 @@ from typing import Final, TypeVar
 
 from secagg.crypto.canonical import Reader, Writer
 from secagg.crypto.secret_bytes import SecretBytes
-from secagg.errors import (
-    ErrorCode,
-    RemoteProtocolError,
-    printable,
-)
+from secagg.errors import ErrorCode, RemoteProtocolError, printable
 from secagg.protocol.client.machine import resume_answered
 from secagg.protocol.client.states import Answered, Completed, Failed
 from secagg.protocol.descriptor import SessionDescriptor

@@ -24,14 +24,7 @@ from typing import Final, Protocol, TypeVar
 
 from secagg.errors import ErrorCode, SecAggError
 from secagg.protocol.messages import Envelope
-from secagg.wire.calls import (
-    CALLS,
-    Deadline,
-    Reference,
-    Request,
-    Wait,
-    WatchSession,
-)
+from secagg.wire.calls import CALLS, Deadline, Reference, Request, Wait, WatchSession
 from secagg.wire.errors import as_seen_by_peer
 
 # The name of an aggregator without a certificate: in memory, or plaintext for tests.

@@ -38,11 +38,7 @@ from secagg.distributed_dp import (
     TwoAggregatorReport,
     loss_between_two,
 )
-from secagg.errors import (
-    ErrorCode,
-    ServiceError,
-    SessionAbortedError,
-)
+from secagg.errors import ErrorCode, ServiceError, SessionAbortedError
 from secagg.protocol.arguments import (
     as_path,
     as_vector,

@@ -35,12 +35,7 @@ from secagg.config.two_aggregators import refuse_database
 from secagg.crypto.entropy import Entropy, SystemEntropy
 from secagg.crypto.signature import IdentityKey
 from secagg.distributed_dp import AggregatorNoise
-from secagg.errors import (
-    ErrorCode,
-    SecAggError,
-    SessionAbortedError,
-    printable,
-)
+from secagg.errors import ErrorCode, SecAggError, SessionAbortedError, printable
 from secagg.pki.key_files import read_key, write_key
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.messages import MAX_REASON_BYTES, Envelope, Round

@@ -31,11 +31,7 @@ from secagg.config.two_aggregators import (
     SharingClientSettings,
     tasks_of_party,
 )
-from secagg.distributed_dp import (
-    AggregatorNoise,
-    DPNoiseError,
-    fixed_point_parameters,
-)
+from secagg.distributed_dp import AggregatorNoise, DPNoiseError, fixed_point_parameters
 from secagg.errors import ErrorCode, SecAggError, ServiceError, SessionAbortedError
 from secagg.pki.certificate_revocations import revocation_file
 from secagg.pki.key_files import key_text, parse_key
@@ -55,10 +51,7 @@ from secagg.storage.rows import Retention
 from secagg.transport.address import Address
 from secagg.transport.peer_identity import Role
 from secagg.transport.tls import TLSIdentity
-from secagg.two_aggregators.client import (
-    SharedContribution,
-    TwoAggregatorClient,
-)
+from secagg.two_aggregators.client import SharedContribution, TwoAggregatorClient
 from secagg.two_aggregators.helper import Helper
 from secagg.two_aggregators.leader import Leader
 from secagg.two_aggregators.leader_outcome import TwoAggregatorSum

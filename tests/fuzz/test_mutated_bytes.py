@@ -32,12 +32,7 @@ from secagg.conformance import read_vectors
 from secagg.crypto.canonical import Reader, Writer
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.secret_bytes import SecretBytes
-from secagg.errors import (
-    ErrorCode,
-    RemoteProtocolError,
-    SecAggError,
-    ServiceError,
-)
+from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError, ServiceError
 from secagg.protocol.client import machine as client_machine
 from secagg.protocol.client import states as client
 from secagg.protocol.descriptor import SessionDescriptor

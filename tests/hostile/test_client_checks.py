@@ -4,12 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from secagg_testing.cohorts import (
-    LENIENT_POLICY,
-    any_noise,
-    one_hot,
-    parameters_for,
-)
+from secagg_testing.cohorts import LENIENT_POLICY, any_noise, one_hot, parameters_for
 from secagg_testing.observed_session import ObservedSession
 
 from secagg.crypto.cipher_suite import CipherSuite, seal

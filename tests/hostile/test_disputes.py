@@ -38,12 +38,7 @@ from secagg.simulation.driver import identity_in_simulation
 from secagg.storage.change import Side
 from secagg.storage.queries import ListSessions, LoadSession
 from secagg.storage.rows import SessionState
-from secagg.wire.calls import (
-    ReportViolation,
-    RevealShares,
-    ShareKeys,
-    UploadChunk,
-)
+from secagg.wire.calls import ReportViolation, RevealShares, ShareKeys, UploadChunk
 from tests.cases import recorded_points
 
 COLLUDERS, LEFT = 2, 7

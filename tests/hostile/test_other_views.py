@@ -16,11 +16,7 @@ import numpy as np
 import pytest
 from secagg_testing import manual_clock
 from secagg_testing.client_state import LastingStore, client_over
-from secagg_testing.cohorts import (
-    parameters_for,
-    signing_parameters_for,
-    with_noise,
-)
+from secagg_testing.cohorts import parameters_for, signing_parameters_for, with_noise
 from secagg_testing.deployment import TASK_ID, Deployment, one_hot_input
 from secagg_testing.inline_store import inline_store
 from secagg_testing.lossy_connection import Fault

@@ -299,10 +299,7 @@ async def test_a_certificate_renewed_on_disk_serves_the_next_connection(deployme
 
 async def test_requests_are_encoded_as_any_grpc_client_would(deployment):
     """The generated stub of another language is what other clients will use."""
-    from secagg.v1 import (  # noqa: PLC0415 - only this test plays that client
-        secagg_service_pb2,
-        secagg_service_pb2_grpc,
-    )
+    from secagg.v1 import secagg_service_pb2, secagg_service_pb2_grpc  # noqa: PLC0415 - only this test plays that client
 
     identity = deployment.client()
     service = ScriptedService()

@@ -7,11 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 from secagg_testing import manual_clock
-from secagg_testing.cohorts import (
-    parameters_for,
-    signing_parameters_for,
-    with_noise,
-)
+from secagg_testing.cohorts import parameters_for, signing_parameters_for, with_noise
 from secagg_testing.deployment import TASK_ID, Deployment
 from secagg_testing.inline_store import answer_of
 

@@ -16,11 +16,7 @@ from secagg_testing.scripted_service import ScriptedService
 from secagg.client.service import CertificateRenewal
 from secagg.errors import ServiceError
 from secagg.pki.certificate_revocations import CertificateRevocations, RevocationFile
-from secagg.pki.issuance_ledger import (
-    REVOKED,
-    IssuanceLedger,
-    parse_holder,
-)
+from secagg.pki.issuance_ledger import REVOKED, IssuanceLedger, parse_holder
 from secagg.server.rpc.grpc_server import GrpcServer
 from secagg.server.rpc.guards import TLSAuthenticator
 from secagg.transport.address import Address

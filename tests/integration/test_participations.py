@@ -18,11 +18,7 @@ from secagg.cli import main
 from secagg.client.client import Client
 from secagg.config import load_task_settings
 from secagg.distributed_dp import plan
-from secagg.errors import (
-    ErrorCode,
-    LocalProtocolError,
-    ServiceError,
-)
+from secagg.errors import ErrorCode, LocalProtocolError, ServiceError
 from secagg.protocol.policy import NO_NOISE_ACKNOWLEDGEMENT, ClientPolicy, PrivacyLimits
 from secagg.server.admin.printed import task_rows
 from secagg.server.admin.views import StoreViews

@@ -14,9 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from secagg_testing.carrier import Carrier, memory_directory, step_client
-from secagg_testing.cohorts import (
-    with_noise,
-)
+from secagg_testing.cohorts import with_noise
 from secagg_testing.crash_points import CrashSwitch, SimulatedCrashError
 
 from secagg.client.gate import Need

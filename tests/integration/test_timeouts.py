@@ -23,12 +23,7 @@ from secagg.client.retry_policy import (
 from secagg.client.session_driver import ClientPhase, SessionSettings
 from secagg.crypto.entropy import SeededEntropy
 from secagg.crypto.secret_bytes import SecretBytes
-from secagg.errors import (
-    ErrorCode,
-    SecAggError,
-    ServiceError,
-    SessionAbortedError,
-)
+from secagg.errors import ErrorCode, SecAggError, ServiceError, SessionAbortedError
 from secagg.protocol.messages import Round
 from secagg.runtime import log_events as telemetry
 from secagg.runtime.clock import finish_before

@@ -17,13 +17,7 @@ from dpnoise.accounting.renyi.skellam_rdp import (
     shift_bound,
     vector_bound,
 )
-from dpnoise.events import (
-    Adjacency,
-    Adversary,
-    PoissonSampled,
-    Repeated,
-    SkellamEvent,
-)
+from dpnoise.events import Adjacency, Adversary, PoissonSampled, Repeated, SkellamEvent
 
 
 def exact_divergence(order, shift, variance):

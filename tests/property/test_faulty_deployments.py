@@ -12,11 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from secagg_testing import manual_clock
-from secagg_testing.cohorts import (
-    parameters_for,
-    signing_parameters_for,
-    with_noise,
-)
+from secagg_testing.cohorts import parameters_for, signing_parameters_for, with_noise
 from secagg_testing.crash_points import CrashSwitch
 from secagg_testing.deployment import Deployment
 from secagg_testing.inline_store import answer_of

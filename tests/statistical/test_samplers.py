@@ -12,11 +12,7 @@ import pytest
 import scipy
 from secagg_testing import reference_samplers as reference
 
-from dpnoise.samplers import (
-    binomial_table,
-    discrete_gaussian_table,
-    skellam_table,
-)
+from dpnoise.samplers import binomial_table, discrete_gaussian_table, skellam_table
 from tests.table_laws import discrete_laplace_table, poisson_table
 
 FALSE_ALARM = 1e-6

@@ -15,11 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from secagg.conformance.noise_law import (
-    law_complaint,
-    missing_complaint,
-    noise_fault,
-)
+from secagg.conformance.noise_law import law_complaint, missing_complaint, noise_fault
 
 # Far above the error of a float, far below a step.
 _EXACT: Final = 1e-6

@@ -23,11 +23,7 @@ import numpy as np
 
 from dpnoise.accounting.accountant import Accountant
 from dpnoise.accounting.conversion import epsilon_before, epsilon_behind
-from dpnoise.accounting.gaussian import (
-    gaussian_delta,
-    gaussian_epsilon,
-    mills_ratio,
-)
+from dpnoise.accounting.gaussian import gaussian_delta, gaussian_epsilon, mills_ratio
 from dpnoise.accounting.loss.composed_loss import (
     DELTA_FLOOR,
     TRANSFORM_ASSUMPTION,

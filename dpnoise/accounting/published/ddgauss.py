@@ -15,11 +15,7 @@ from typing import ClassVar
 from dpnoise.accounting.renyi.accountant import RenyiAccountant, RenyiCurve
 from dpnoise.accounting.renyi.skellam_rdp import sensitivities_of
 from dpnoise.accounting.statement import Proof, Status
-from dpnoise.events import (
-    Adjacency,
-    DistributedDiscreteGaussianEvent,
-    NoiseEvent,
-)
+from dpnoise.events import Adjacency, DistributedDiscreteGaussianEvent, NoiseEvent
 from dpnoise.floats import ROUNDING_MARGIN, FloatArray, float_below
 
 _NEGLIGIBLE_EXPONENT = 800.0  # e^-800 vanishes in double precision

@@ -11,11 +11,7 @@ from typing import ClassVar
 from dpnoise.accounting.renyi.accountant import RenyiAccountant, RenyiCurve
 from dpnoise.accounting.renyi.skellam_rdp import sensitivities_of, vector_bound
 from dpnoise.accounting.statement import Proof, Status
-from dpnoise.events import (
-    Adjacency,
-    NoiseEvent,
-    SkellamEvent,
-)
+from dpnoise.events import Adjacency, NoiseEvent, SkellamEvent
 from dpnoise.floats import FloatArray, float_below
 
 

@@ -21,11 +21,7 @@ import numpy as np
 from dpnoise.accounting.renyi.accountant import RenyiAccountant, RenyiCurve
 from dpnoise.accounting.statement import Proof, Status
 from dpnoise.errors import TheoremNotApplicableError
-from dpnoise.events import (
-    Adjacency,
-    NoiseEvent,
-    SkellamMixtureClippedEvent,
-)
+from dpnoise.events import Adjacency, NoiseEvent, SkellamMixtureClippedEvent
 from dpnoise.floats import ROUNDING_MARGIN, FloatArray, float_below
 
 

@@ -49,12 +49,7 @@ import numpy as np
 from dpnoise.accounting.accountant import Accountant
 from dpnoise.accounting.conversion import renyi_epsilons, renyi_log_deltas
 from dpnoise.accounting.statement import Proof, Status
-from dpnoise.events import (
-    Adjacency,
-    DiscreteGaussianEvent,
-    GaussianEvent,
-    NoiseEvent,
-)
+from dpnoise.events import Adjacency, DiscreteGaussianEvent, GaussianEvent, NoiseEvent
 from dpnoise.floats import ROUNDING_MARGIN, FloatArray, float_below
 
 

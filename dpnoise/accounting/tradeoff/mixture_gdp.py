@@ -21,10 +21,7 @@ from typing import ClassVar, Final
 
 from dpnoise.accounting.accountant import MAX_EPSILON, Accountant, GaussianLoss
 from dpnoise.accounting.gaussian import gaussian_delta
-from dpnoise.accounting.loss.gaussian_pld import (
-    GaussianPLDAccountant,
-    SampledGaussians,
-)
+from dpnoise.accounting.loss.gaussian_pld import GaussianPLDAccountant, SampledGaussians
 from dpnoise.accounting.statement import MIXTURE_ASSUMPTIONS, Proof, Status, weakest
 from dpnoise.accounting.tradeoff.rounded_shift import (
     REACHES,

@@ -16,12 +16,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any, Final
 
-from secagg.errors import (
-    ErrorCode,
-    SecAggError,
-    SessionAbortedError,
-    printable,
-)
+from secagg.errors import ErrorCode, SecAggError, SessionAbortedError, printable
 from secagg.integrations.flower.arrays import flatten, payload_hash, restored
 from secagg.integrations.flower.carried_session import CarriedSession, NodeRequest
 from secagg.integrations.flower.task import SecureTask

@@ -13,17 +13,9 @@ from secagg.crypto.key_agreement import KeyPair
 from secagg.crypto.modular import word_dtype
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.crypto.transcript import ClientBitmap
-from secagg.errors import (
-    ErrorCode,
-    LocalProtocolError,
-)
+from secagg.errors import ErrorCode, LocalProtocolError
 from secagg.protocol import context, share_bundles
-from secagg.protocol.agreement import (
-    Signers,
-    check_quorum,
-    sign_bundles,
-    sign_context,
-)
+from secagg.protocol.agreement import Signers, check_quorum, sign_bundles, sign_context
 from secagg.protocol.client.checks import (
     RosterView,
     check_delivery,

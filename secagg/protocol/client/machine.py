@@ -24,10 +24,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any, Final, NamedTuple
 
 from secagg.crypto.secret_bytes import SecretBytes
-from secagg.errors import (
-    ErrorCode,
-    RemoteProtocolError,
-)
+from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol import noise_terms
 from secagg.protocol.client.handlers import (
     advertise,

@@ -14,16 +14,10 @@ from typing import Final
 
 from secagg.crypto.key_agreement import BadPublicKeyError, check_public_key
 from secagg.crypto.transcript import encode_set
-from secagg.errors import (
-    ErrorCode,
-)
+from secagg.errors import ErrorCode
 from secagg.protocol import context
 from secagg.protocol.agreement import Signers, check_bundle_signature
-from secagg.protocol.events import (
-    Received,
-    RoundClosed,
-    Step,
-)
+from secagg.protocol.events import Received, RoundClosed, Step
 from secagg.protocol.graphs.bounds import server_demand
 from secagg.protocol.graphs.edge_selection import (
     EdgeTrees,

@@ -25,10 +25,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from secagg.errors import (
-    ErrorCode,
-    RemoteProtocolError,
-)
+from secagg.errors import ErrorCode, RemoteProtocolError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.enrolment import VerifiedCredentials
 from secagg.protocol.events import (

@@ -192,9 +192,7 @@ class AdminSocket:
 
         async def tell() -> None:
             # The first change may take hours; the caller gets an answer at once.
-            await _send_answer(
-                writer, {"ok": True, "more": True, "data": {}}
-            )
+            await _send_answer(writer, {"ok": True, "more": True, "data": {}})
             async for change in changes:
                 await _send_answer(writer, {"ok": True, "more": True, "data": change})
 

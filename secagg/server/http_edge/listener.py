@@ -26,11 +26,7 @@ from typing import Any, Final, Self
 
 from cryptography import x509
 
-from secagg.errors import (
-    ErrorCode,
-    RemoteProtocolError,
-    SecAggError,
-)
+from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError
 from secagg.pki.expiry import Expiry, ExpiryWarnings
 from secagg.pki.key_files import PublishedEnrolment
 from secagg.protocol.arguments import validates_arguments

@@ -62,11 +62,7 @@ from secagg.transport.channel_options import (
     SERVICE,
 )
 from secagg.transport.connection import AggregatorService
-from secagg.transport.handshake_limits import (
-    PROBES,
-    AdmissionLimits,
-    raise_file_limit,
-)
+from secagg.transport.handshake_limits import PROBES, AdmissionLimits, raise_file_limit
 from secagg.transport.relay import Relay, begins_http2, begins_tls
 from secagg.transport.tls import ReloadingIdentity, TLSIdentity
 from secagg.wire.calls import CALLS, Call, UploadChunk, WatchSession, parse

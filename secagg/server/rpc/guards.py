@@ -37,11 +37,7 @@ from secagg.errors import (
     ServiceError,
 )
 from secagg.pki.certificate_revocations import CertificateRevocations
-from secagg.runtime.log_events import (
-    CALL_FAILED,
-    TRANSPORT_LOGGER,
-    log_defect,
-)
+from secagg.runtime.log_events import CALL_FAILED, TRANSPORT_LOGGER, log_defect
 from secagg.server.call_guards import (
     CallAdmission,
     Caller,
@@ -51,11 +47,7 @@ from secagg.server.call_guards import (
     caller_or_dash,
     set_caller,
 )
-from secagg.transport.channel_options import (
-    HEALTH_SERVICE,
-    SERVICE,
-    TEST_IDENTITY_KEY,
-)
+from secagg.transport.channel_options import HEALTH_SERVICE, SERVICE, TEST_IDENTITY_KEY
 from secagg.transport.peer_identity import PeerIdentity, Role
 from secagg.transport.status import status_of
 from secagg.transport.tls import CertificateNumber, identity_in_pem, number_in_pem

@@ -2,10 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import (
-    AsyncIterator,
-    Iterator,
-)
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Final, Self

@@ -34,12 +34,7 @@ from dataclasses import replace
 from typing import Final
 
 from secagg.distributed_dp import table_hashes
-from secagg.errors import (
-    ErrorCode,
-    RemoteProtocolError,
-    SecAggError,
-    ServiceError,
-)
+from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError, ServiceError
 from secagg.protocol.descriptor import CLOCK_TOLERANCE_SECONDS, SessionDescriptor
 from secagg.protocol.events import (
     AbortRequested,

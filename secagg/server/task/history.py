@@ -15,11 +15,7 @@ from types import MappingProxyType
 from typing import Final, Self
 
 from secagg.crypto.canonical import Reader, Writer
-from secagg.errors import (
-    ErrorCode,
-    RemoteProtocolError,
-    SecAggError,
-)
+from secagg.errors import ErrorCode, RemoteProtocolError, SecAggError
 from secagg.protocol.descriptor import MAX_NOISE_TERMS_BYTES
 from secagg.protocol.membership import excluded
 from secagg.protocol.messages import MAX_IDENTITY_BYTES, Released

@@ -20,13 +20,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from secagg import (
-    ClientPolicy,
-    ErrorCode,
-    PrivacyLimits,
-    ServiceError,
-    SessionInfo,
-)
+from secagg import ClientPolicy, ErrorCode, PrivacyLimits, ServiceError, SessionInfo
 from secagg.advanced import Address, GrpcConnection
 from secagg.client.client import Client
 from secagg.client.open_client import EncodedInput, GivenVector

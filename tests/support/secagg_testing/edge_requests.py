@@ -13,11 +13,7 @@ from typing import Any
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.crypto.signature import IdentityKey
 from secagg.errors import ErrorCode, SecAggError
-from secagg.protocol.enrolment import (
-    ClientIdentity,
-    Credential,
-    IssuedCredential,
-)
+from secagg.protocol.enrolment import ClientIdentity, Credential, IssuedCredential
 from secagg.transport.request_proof import RequestSigner, path_of
 from secagg.wire.calls import Request
 from secagg.wire.errors import decode_error

@@ -30,12 +30,7 @@ from secagg.crypto.shamir import (
     encode_shares,
 )
 from secagg.crypto.signature import IdentityKey
-from secagg.crypto.transcript import (
-    decode_set,
-    domain_tag,
-    encode_set,
-    hash_parts,
-)
+from secagg.crypto.transcript import decode_set, domain_tag, encode_set, hash_parts
 from secagg.protocol import context
 from secagg.protocol.descriptor import SessionDescriptor
 from secagg.protocol.enrolment import Credential, EnrolmentRules

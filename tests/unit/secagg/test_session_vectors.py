@@ -15,13 +15,7 @@ from hypothesis import strategies as st
 from secagg_testing.cohorts import LENIENT_POLICY, lenient_rules
 from secagg_testing.scripted_entropy import ScriptedEntropy
 
-from secagg.client.gate import (
-    GateRequest,
-    GateStage,
-    KnownFacts,
-    OwnEnrolment,
-    admit,
-)
+from secagg.client.gate import GateRequest, GateStage, KnownFacts, OwnEnrolment, admit
 from secagg.conformance import read_vectors
 from secagg.crypto.canonical import Reader
 from secagg.crypto.modular import BadVectorError, add_into, word_dtype, zeros

@@ -9,11 +9,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import pytest
 from secagg_testing import observed_session
-from secagg_testing.cohorts import (
-    parameters_for,
-    signing_parameters_for,
-    with_noise,
-)
+from secagg_testing.cohorts import parameters_for, signing_parameters_for, with_noise
 from secagg_testing.knowledge.facts import Facts
 
 from secagg.crypto.entropy import Entropy

@@ -13,13 +13,7 @@ from client_refusals import client_case, opening, played_client, survivor_sets
 from forged_messages import RosterForge, flipped
 from reference_keys import public_key
 from reference_roster import Advert, decode_roster
-from reference_session import (
-    CONSISTENCY,
-    MASK,
-    SHARE,
-    UNMASK,
-    quorum_of,
-)
+from reference_session import CONSISTENCY, MASK, SHARE, UNMASK, quorum_of
 from reference_signature import identity_key, sign
 from session_vectors import FOREIGN_ISSUER, ISSUER, SESSION_END, Run, counting
 

@@ -15,18 +15,12 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeVar, cast
 
 from secagg.pki.certificate_authority import CertificateAuthority
-from secagg.pki.certificate_revocations import (
-    CertificateRevocations,
-    RevocationFile,
-)
+from secagg.pki.certificate_revocations import CertificateRevocations, RevocationFile
 from secagg.protocol.messages import Envelope
 from secagg.runtime.clock import SystemClock
 from secagg.server.call_guards import OpenCalls
 from secagg.server.rpc.certificates import CertificateWatch
-from secagg.server.rpc.guards import (
-    AuthenticationGuard,
-    TLSAuthenticator,
-)
+from secagg.server.rpc.guards import AuthenticationGuard, TLSAuthenticator
 from secagg.transport.channel_options import SERVICE
 from secagg.transport.connection import UNCERTIFIED_AGGREGATOR, AggregatorConnection
 from secagg.transport.peer_identity import Role

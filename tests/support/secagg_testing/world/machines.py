@@ -35,12 +35,7 @@ from secagg.storage.sqlite.file import SQLiteConnection, SQLiteFile, SQLiteTrans
 from secagg.storage.store import StoreUnavailableError, TableStore, run_inline
 from secagg.storage.tables import MILLISECONDS, SESSIONS
 from secagg_testing.client_state import LastingStore
-from secagg_testing.world.loop import (
-    OneThread,
-    Process,
-    VirtualLoop,
-    own_process,
-)
+from secagg_testing.world.loop import OneThread, Process, VirtualLoop, own_process
 
 _Result = TypeVar("_Result")
 

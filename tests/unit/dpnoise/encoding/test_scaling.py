@@ -11,10 +11,7 @@ from hypothesis import strategies as st
 
 from dpnoise.encoding.clipping import clip_l2, integer_squared_norm, squared_norm_bound
 from dpnoise.encoding.rotation import make_rotation
-from dpnoise.encoding.scaling import (
-    FixedPointVector,
-    to_fixed_point,
-)
+from dpnoise.encoding.scaling import FixedPointVector, to_fixed_point
 from dpnoise.errors import InputError, ParameterError
 
 UNIT = 1 << 32

@@ -12,11 +12,7 @@ import pytest
 
 from dpnoise.accounting import Status, make_accountant
 from dpnoise.accounting.gaussian import analytic_gaussian_stddev
-from dpnoise.errors import (
-    ParameterError,
-    TheoremNotApplicableError,
-    UnknownEventError,
-)
+from dpnoise.errors import ParameterError, TheoremNotApplicableError, UnknownEventError
 from dpnoise.events import Adversary, Repeated
 from dpnoise.mechanisms import MechanismParameters, make_mechanism
 from dpnoise.planning import PlanRequest, error_curve, plan

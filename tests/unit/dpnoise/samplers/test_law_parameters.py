@@ -5,11 +5,7 @@ from fractions import Fraction
 import pytest
 
 from dpnoise.errors import ParameterError
-from dpnoise.samplers import (
-    binomial_table,
-    discrete_gaussian_table,
-    skellam_table,
-)
+from dpnoise.samplers import binomial_table, discrete_gaussian_table, skellam_table
 from tests.table_laws import discrete_laplace_table, poisson_table
 
 RATIONAL = [

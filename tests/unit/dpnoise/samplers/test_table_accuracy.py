@@ -9,11 +9,7 @@ import pytest
 from secagg_testing import reference_samplers as reference
 
 from dpnoise.errors import CertificateError
-from dpnoise.samplers import (
-    binomial_table,
-    discrete_gaussian_table,
-    skellam_table,
-)
+from dpnoise.samplers import binomial_table, discrete_gaussian_table, skellam_table
 from dpnoise.samplers.tail_bounds import (
     OneSide,
     Weights,

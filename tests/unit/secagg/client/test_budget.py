@@ -6,11 +6,7 @@ import pytest
 from secagg_testing.cohorts import offer_of, parameters_for, with_noise
 from secagg_testing.inline_store import inline_store
 
-from secagg.client.budget import (
-    charge_of,
-    max_rosters_of,
-    settlement_of,
-)
+from secagg.client.budget import charge_of, max_rosters_of, settlement_of
 from secagg.client.gate import check_budget
 from secagg.errors import ErrorCode
 from secagg.protocol.profiles import HonestCuriousParameters

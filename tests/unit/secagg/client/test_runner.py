@@ -8,12 +8,7 @@ from types import SimpleNamespace
 import pytest
 from secagg_testing import manual_clock
 from secagg_testing.client_state import LastingStore, client_over
-from secagg_testing.cohorts import (
-    LENIENT_POLICY,
-    offer_of,
-    parameters_for,
-    with_noise,
-)
+from secagg_testing.cohorts import LENIENT_POLICY, offer_of, parameters_for, with_noise
 from secagg_testing.crash_points import CrashSwitch
 from secagg_testing.deployment import TASK_ID, Deployment, one_hot_input
 from secagg_testing.inline_store import answer_of

@@ -13,22 +13,14 @@ import numpy as np
 import pytest
 from secagg_testing.client_state import LastingStore, client_over
 from secagg_testing.cohorts import offer_of, parameters_for, with_noise
-from secagg_testing.crash_points import (
-    CrashingStore,
-    CrashSwitch,
-    SimulatedCrashError,
-)
+from secagg_testing.crash_points import CrashingStore, CrashSwitch, SimulatedCrashError
 from secagg_testing.inline_store import inline_store
 from secagg_testing.offers_only import OffersOnly
 
 from dpnoise.accounting.catalogue import CATALOGUE, Form, accountant_class
 from dpnoise.accounting.cross_task import GAUSSIAN_PROOF, GAUSSIAN_STATUS
 from secagg.cli.budget import read_data_usage
-from secagg.client.budget import (
-    TotalBudgetExceededError,
-    claim_for,
-    loss_of_session,
-)
+from secagg.client.budget import TotalBudgetExceededError, claim_for, loss_of_session
 from secagg.client.client import Client
 from secagg.client.durable_client import ClientStorage
 from secagg.client.gate import check_claim

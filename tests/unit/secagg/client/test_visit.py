@@ -13,11 +13,7 @@ import numpy as np
 import pytest
 from secagg_testing import manual_clock
 from secagg_testing.carrier import memory_directory, step_client
-from secagg_testing.cohorts import (
-    parameters_for,
-    signing_parameters_for,
-    with_noise,
-)
+from secagg_testing.cohorts import parameters_for, signing_parameters_for, with_noise
 from secagg_testing.crash_points import (
     CrashingConnection,
     CrashSwitch,

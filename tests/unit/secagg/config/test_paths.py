@@ -12,10 +12,7 @@ from secagg_testing.two_aggregators import LEADER_KEY
 from secagg.cli import main
 from secagg.cli.checks.preflight import written_files
 from secagg.cli.checks.setup_checks import doctor_results
-from secagg.config import (
-    load_client_settings,
-    load_server_settings,
-)
+from secagg.config import load_client_settings, load_server_settings
 from secagg.config.paths import (
     NamedPath,
     client_paths,

@@ -5,11 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from secagg.config import (
-    end_of_task,
-    load_client_settings,
-    load_server_settings,
-)
+from secagg.config import end_of_task, load_client_settings, load_server_settings
 from secagg.config.common import total_budget
 from secagg.config.task import TaskSection
 from secagg.errors import ErrorCode, LocalProtocolError, ServiceError

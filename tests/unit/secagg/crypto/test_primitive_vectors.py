@@ -16,12 +16,7 @@ from secagg.crypto.prg import Mask, add_masks, expand
 from secagg.crypto.secret_bytes import SecretBytes
 from secagg.crypto.shamir import reconstruct, share_secrets
 from secagg.crypto.signature import IdentityKey, verify
-from secagg.crypto.transcript import (
-    decode_set,
-    domain_tag,
-    encode_set,
-    hash_parts,
-)
+from secagg.crypto.transcript import decode_set, domain_tag, encode_set, hash_parts
 from secagg.protocol.packing import pack
 
 DIRECTORY = Path(__file__).parents[3] / "vectors" / "primitives"

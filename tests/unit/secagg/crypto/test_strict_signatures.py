@@ -10,12 +10,7 @@ import pytest
 
 from secagg.crypto import signature as module
 from secagg.crypto.secret_bytes import SecretBytes
-from secagg.crypto.signature import (
-    IdentityKey,
-    SignatureError,
-    check_identity,
-    verify,
-)
+from secagg.crypto.signature import IdentityKey, SignatureError, check_identity, verify
 
 P = (1 << 255) - 19
 L = (1 << 252) + 27742317777372353535851937790883648493

@@ -14,11 +14,7 @@ from secagg import advanced, blocking
 from secagg.cli import main
 from secagg.learning import FederatedAveraging, ServerOptimizer, VectorSpec
 from secagg.learning.payload import StepPayload
-from secagg.learning.served_training import (
-    ProgramOptimizer,
-    ServedTraining,
-    read_model,
-)
+from secagg.learning.served_training import ProgramOptimizer, ServedTraining, read_model
 from secagg.runtime.external_program import ExternalProgram, split_command
 
 GOOD = """

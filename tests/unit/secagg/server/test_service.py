@@ -10,13 +10,7 @@ from secagg.distributed_dp import NoiseBudget
 from secagg.errors import ErrorCode, SessionAbortedError
 from secagg.server.admin import views
 from secagg.server.admin.views import short_of_budget
-from secagg.server.service import (
-    Observer,
-    ServiceManager,
-    _Ending,
-    plan_task,
-    serve,
-)
+from secagg.server.service import Observer, ServiceManager, _Ending, plan_task, serve
 from secagg.server.task.history import TaskHistory
 from secagg.testbed.load.result import LoadLayout, LoadPlan
 

@@ -17,14 +17,7 @@ from secagg_testing.cohorts import (
 from secagg.distributed_dp import certify, plan
 from secagg.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from secagg.protocol.membership import Membership
-from secagg.protocol.messages import (
-    Aborted,
-    Envelope,
-    Quorum,
-    Round,
-    Survivors,
-    Upload,
-)
+from secagg.protocol.messages import Aborted, Envelope, Quorum, Round, Survivors, Upload
 from secagg.protocol.packing import packed_size
 from secagg.protocol.receipts.receipt import AuditReceipt, Outcome
 from secagg.protocol.rounds import rounds_of

@@ -4,11 +4,7 @@ import asyncio
 
 import numpy as np
 import pytest
-from secagg_testing.crash_points import (
-    CrashingStore,
-    CrashSwitch,
-    SimulatedCrashError,
-)
+from secagg_testing.crash_points import CrashingStore, CrashSwitch, SimulatedCrashError
 from secagg_testing.manual_clock import run
 from secagg_testing.two_aggregators import HELPER_KEY, TwoAggregators, noise_for
 

@@ -17,13 +17,7 @@ from secagg.protocol.packing import pack
 from secagg.two_aggregators.messages import NoisyShare
 from secagg.two_aggregators.party_server import PartyTask
 from secagg.two_aggregators.program import ReleasingLeader
-from secagg.wire.calls import (
-    BlobChunk,
-    FetchChunk,
-    GetOffer,
-    UploadChunk,
-    UploadStatus,
-)
+from secagg.wire.calls import BlobChunk, FetchChunk, GetOffer, UploadChunk, UploadStatus
 
 ZEROS = np.zeros(5)
 

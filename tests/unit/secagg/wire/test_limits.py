@@ -8,10 +8,7 @@ from secagg_testing.cohorts import (
 )
 
 from secagg.errors import ErrorCode, RemoteProtocolError
-from secagg.protocol.descriptor import (
-    MAX_NOISE_TERMS_BYTES,
-    MAX_TASK_ID_BYTES,
-)
+from secagg.protocol.descriptor import MAX_NOISE_TERMS_BYTES, MAX_TASK_ID_BYTES
 from secagg.protocol.enrolment import Credential
 from secagg.protocol.graphs.edge_selection import EdgeTrees
 from secagg.protocol.messages import (

@@ -7,12 +7,7 @@ from pathlib import Path
 import pytest
 
 from secagg.protocol.messages import KINDS, Round
-from secagg.v1 import (
-    errors_pb2,
-    google_status_pb2,
-    messages_pb2,
-    secagg_service_pb2,
-)
+from secagg.v1 import errors_pb2, google_status_pb2, messages_pb2, secagg_service_pb2
 from secagg.wire.calls import CALLS, Blob
 
 ROOT = Path(__file__).resolve().parents[4]

@@ -21,11 +21,7 @@ from dpnoise.accounting.contour.mixture_contour import contour_bound
 from dpnoise.accounting.contour.moment_table import CoordinateNorm
 from dpnoise.accounting.gaussian import analytic_gaussian_stddev, gaussian_epsilon
 from dpnoise.accounting.statement import Status
-from dpnoise.errors import (
-    ParameterError,
-    TheoremNotApplicableError,
-    UnknownEventError,
-)
+from dpnoise.errors import ParameterError, TheoremNotApplicableError, UnknownEventError
 from dpnoise.events import (
     Adjacency,
     Adversary,

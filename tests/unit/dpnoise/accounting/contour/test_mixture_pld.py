@@ -19,11 +19,7 @@ from dpnoise.accounting.contour.mixture_pld import (
 from dpnoise.accounting.loss.composed_loss import ComposedLoss
 from dpnoise.accounting.loss.gaussian_pld import gaussian_pair
 from dpnoise.accounting.statement import Status
-from dpnoise.errors import (
-    ParameterError,
-    TheoremNotApplicableError,
-    UnknownEventError,
-)
+from dpnoise.errors import ParameterError, TheoremNotApplicableError, UnknownEventError
 from dpnoise.events import (
     Adjacency,
     Adversary,

@@ -23,11 +23,7 @@ from dpnoise.accounting.loss.lattice_pld import (
     power_pair,
     shift_pair,
 )
-from dpnoise.errors import (
-    ParameterError,
-    TheoremNotApplicableError,
-    UnknownEventError,
-)
+from dpnoise.errors import ParameterError, TheoremNotApplicableError, UnknownEventError
 from dpnoise.events import (
     Adjacency,
     Adversary,

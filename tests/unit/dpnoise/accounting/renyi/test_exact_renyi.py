@@ -9,9 +9,7 @@ import pytest
 
 from dpnoise.accounting import calibrate, make_accountant
 from dpnoise.accounting.renyi import mixture_rdp as mixture_module
-from dpnoise.accounting.renyi.mixture_rdp import (
-    mixture_divergence_per_square,
-)
+from dpnoise.accounting.renyi.mixture_rdp import mixture_divergence_per_square
 from dpnoise.accounting.renyi.skellam_rdp import (
     MAX_LATTICE_VARIANCE,
     integer_shift_divergence,

@@ -8,11 +8,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from dpnoise.accounting import (
-    calibrate,
-    make_accountant,
-    to_dp_accounting,
-)
+from dpnoise.accounting import calibrate, make_accountant, to_dp_accounting
 from dpnoise.accounting.gaussian import gaussian_epsilon
 from dpnoise.accounting.tradeoff.skellam_gdp import gaussian_equivalent
 from dpnoise.errors import UnknownEventError

@@ -34,12 +34,7 @@ from secagg.storage.changes import PutClaim
 from secagg.storage.journal import SumAttempt, record_of
 from secagg.storage.leases import Heartbeat
 from secagg.storage.open_store import open_state, open_store
-from secagg.storage.rollback_mark import (
-    SLOT_BYTES,
-    Mark,
-    RollbackMark,
-    default_mark,
-)
+from secagg.storage.rollback_mark import SLOT_BYTES, Mark, RollbackMark, default_mark
 from secagg.storage.rows import Replica
 from secagg.transport import handshake
 from secagg.transport.peer_identity import Role

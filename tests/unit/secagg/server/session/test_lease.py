@@ -6,11 +6,7 @@ from secagg_testing import manual_clock
 from secagg_testing.counting_meter import CountingMeter
 
 from secagg.errors import ErrorCode, ServiceError
-from secagg.server.session.lease import (
-    LEASE_SECONDS,
-    LOOK_EVERY_SECONDS,
-    SessionLease,
-)
+from secagg.server.session.lease import LEASE_SECONDS, LOOK_EVERY_SECONDS, SessionLease
 from secagg.storage.leases import AcquireLease, Leases, RenewLease
 
 

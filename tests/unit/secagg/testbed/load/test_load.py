@@ -13,10 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from secagg.advanced import (
-    ClientPhase,
-    ClientProgress,
-)
+from secagg.advanced import ClientPhase, ClientProgress
 from secagg.cli.load import _result_values
 from secagg.errors import (
     ErrorCode,

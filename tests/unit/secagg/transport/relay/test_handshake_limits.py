@@ -7,11 +7,7 @@ import pytest
 
 from secagg.errors import ErrorCode, ServiceError
 from secagg.transport.address import Address, address_group
-from secagg.transport.handshake_limits import (
-    PROBES,
-    AdmissionLimits,
-    raise_file_limit,
-)
+from secagg.transport.handshake_limits import PROBES, AdmissionLimits, raise_file_limit
 
 PUBLIC, LOOPBACK = Address("0.0.0.0", 7400), Address("127.0.0.1", 7400)
 
