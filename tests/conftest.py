@@ -189,7 +189,7 @@ def collected_tests(pytestconfig):
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
     """Let no test wait for ever, and none of its fixtures."""
-    before = signal.signal(signal.SIGALRM, _give_up)
+    before = signal.signal(signal.SIGALRM, _fail_with_stacks)
     signal.alarm(_TIMEOUT_SECONDS)
     _watch(item, _TIMEOUT_SECONDS + _CLEANING_UP_SECONDS)
     try:
@@ -240,7 +240,7 @@ def _watch(item, seconds):
     faulthandler.dump_traceback_later(seconds, exit=True, file=terminal)
 
 
-def _give_up(*_):
+def _fail_with_stacks(*_):
     with suppress(RuntimeError):  # no loop runs
         for task in asyncio.all_tasks():
             with suppress(TypeError):  # a coroutine of gRPC tells no line

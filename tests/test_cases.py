@@ -5,7 +5,7 @@ import pytest
 from tests.cases import each_of
 
 
-def test_every_case_that_fails_is_named_and_no_other():
+def test_exactly_the_failing_cases_are_named():
     met = []
 
     @each_of(["a", "b"], [1, 2, 3])
@@ -25,7 +25,7 @@ def test_every_case_that_fails_is_named_and_no_other():
     assert check.__name__ == "check"
 
 
-def test_cases_that_all_hold_pass_and_no_case_at_all_fails():
+def test_passing_cases_pass_and_an_empty_list_fails():
     each_of([1, 2])(lambda number: number)()
     with pytest.raises(AssertionError, match="no case"):
         each_of([])(lambda number: number)()

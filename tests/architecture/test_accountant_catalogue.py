@@ -82,7 +82,7 @@ def own_names():
     return allowed
 
 
-def test_no_module_but_the_catalogue_names_the_accountant_of_another_one():
+def test_only_the_catalogue_names_accountants_of_other_modules():
     allowed = own_names()
     wrong = {}
     for package in ("dpnoise", "secagg"):
@@ -96,14 +96,14 @@ def test_no_module_but_the_catalogue_names_the_accountant_of_another_one():
     }
 
 
-def test_a_name_in_another_module_is_noticed(tmp_path):
+def test_an_accountant_named_in_another_module_is_detected(tmp_path):
     module = tmp_path / "module.py"
     module.write_text('"""On zcdp."""\nF = "not-zcdp"\nG = f"use zcdp for {F}"\n')
     assert named_in(module) == {"zcdp"}
 
 
 @pytest.mark.parametrize("row", CATALOGUE, ids=lambda row: row.name)
-def test_a_row_says_what_the_accountant_itself_says(row):
+def test_each_catalogue_row_agrees_with_its_accountant(row):
     found = accountant_class(row.name)
     assert found.name == row.name
     assert found.adjacencies == row.adjacencies
@@ -132,7 +132,7 @@ def test_accountants_of_every_kind_can_be_pickled(name):
             assert again.statement(1e-5) == account.statement(1e-5)
 
 
-def test_a_formula_covers_whatever_some_accountant_composes_by_default():
+def test_a_closed_form_covers_every_mechanism_some_accountant_composes_by_default():
     assert closed_forms(RELEASES[GaussianEvent])[0] == "skellam-gdp"
     for kind, release in RELEASES.items():
         first = closed_forms(release)[0]

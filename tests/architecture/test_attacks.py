@@ -42,6 +42,6 @@ def test_every_attack_has_a_test_or_is_not_defended(row):
     assert set(vectors) <= refused
 
 
-def test_no_claim_is_left_open():
+def test_every_cell_of_the_claims_table_is_filled():
     """A cell says yes, no or how far; it is never empty."""
     assert all(all(cell.strip() for cell in what.split("|")) for _, what, _ in ROWS)

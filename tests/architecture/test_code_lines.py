@@ -20,7 +20,7 @@ def test_a_package_stays_below_its_ceiling(package):
     )
 
 
-def test_few_names_stand_at_the_root():
+def test_the_package_root_exports_few_names():
     # Counting the lines of all modules for it would take a second.
     names = {each.name for each in (ROOT / "secagg").iterdir()} - {"__pycache__"}
     assert len(names) <= 25

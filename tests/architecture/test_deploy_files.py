@@ -75,7 +75,7 @@ def charted(tmp_path):
     [p for p in TEXTS if p.suffix in {".yaml", ".yml"} and "templates" not in p.parts],
     ids=lambda path: str(path.relative_to(DEPLOY)),
 )
-def test_a_file_is_yaml_without_a_key_said_twice(path):
+def test_deployment_yaml_has_no_duplicate_keys(path):
     class Strict(yaml.SafeLoader):
         def construct_mapping(self, node, **options):
             keys = [key.value for key, _ in node.value]
@@ -131,7 +131,7 @@ def test_the_ports_of_the_composition_agree():
     )
 
 
-def test_nothing_but_the_edge_listens_beyond_the_machine():
+def test_only_the_edge_listens_on_public_addresses():
     for name, service in SERVICES.items():
         ports = service.get("ports", [])
         assert name == "edge" or all(each.startswith("127.0.0.1:") for each in ports)
@@ -140,7 +140,7 @@ def test_nothing_but_the_edge_listens_beyond_the_machine():
     assert COMPOSE["networks"]["inside"]["internal"] is True
 
 
-def test_the_composition_mounts_what_is_here_or_what_the_instructions_make():
+def test_compose_mounts_only_paths_that_exist_or_are_created_by_instructions():
     made = (DEPLOY / "README.md").read_text()
     folder = DEPLOY / "compose"
     sources = [each["file"] for each in COMPOSE["secrets"].values()]
@@ -168,7 +168,7 @@ def test_the_composition_mounts_what_is_here_or_what_the_instructions_make():
             assert any(str(path).startswith(f"{where}/") for where in mounted)
 
 
-def test_two_aggregators_share_their_uploads_and_nothing_of_their_own():
+def test_two_aggregators_share_uploads_but_not_their_private_directories():
     state = composed().server
     first, second = (
         {volume.split(":")[1]: volume.split(":")[0] for volume in each["volumes"]}
@@ -194,7 +194,7 @@ def test_every_image_has_a_version_and_ours_is_this_one():
     assert f"--tag secagg:{VERSION} ." in CONTAINERFILE
 
 
-def test_the_chart_runs_what_its_values_say(tmp_path):
+def test_the_chart_runs_with_its_values(tmp_path):
     settings = charted(tmp_path)
     server = settings.server
     pod = (CHART / "templates" / "aggregator.yaml").read_text()
@@ -245,7 +245,7 @@ def test_a_supervisor_waits_longer_for_an_aggregator_than_it_drains():
     assert "terminationGracePeriodSeconds: {{ add .Values.drainSeconds 20 }}" in pod
 
 
-def test_no_way_of_running_it_leaves_a_core_dump_or_a_root():
+def test_no_deployment_allows_core_dumps_or_root():
     for role in ("server", "client"):
         unit = (DEPLOY / "systemd" / f"secagg-{role}.service").read_text()
         assert "\nLimitCORE=0\n" in unit
@@ -268,7 +268,7 @@ def test_systemd_restarts_a_server_that_hangs_without_a_dump():
     assert "ProcSubset=pid" not in lines
 
 
-def test_grafana_is_given_the_dashboards_that_are_here():
+def test_grafana_mounts_exactly_the_committed_dashboards():
     mounted = {
         Path(volume.split(":")[0]).name
         for volume in SERVICES["grafana"]["volumes"]

@@ -61,7 +61,7 @@ def test_the_page_of_commands_lists_every_verb_and_no_other(capsys):
     assert all(f" {verb} " in explained for verb in VERBS)
 
 
-def test_every_end_that_is_no_error_is_explained():
+def test_every_exit_code_without_an_error_is_documented():
     text = (ROOT / "docs" / "commands.md").read_text()
     (table,) = re.findall(r"## Exit codes\n\n(.*?)\n\n", text, re.DOTALL)
     rows = dict(re.findall(r"^\| (\d+) \| ([^|]+) \|", table, re.MULTILINE))
@@ -100,7 +100,7 @@ def test_the_status_names_every_mechanism_and_profile_and_only_real_extras():
     )
 
 
-def test_the_status_says_what_the_kit_has_no_case_for():
+def test_the_status_page_lists_what_the_conformance_kit_has_no_case_for():
     page = (ROOT / "docs" / "status.md").read_text("utf-8")
     (row,) = re.findall(r"^\| conformance kit for aggregators.*$", page, re.MULTILINE)
     found = report.certificate(
@@ -230,7 +230,7 @@ def unit(role: str) -> str:
 
 
 @pytest.mark.parametrize("role", ["server", "client"])
-def test_units_do_not_restart_what_takes_a_person(role):
+def test_units_do_not_restart_after_errors_that_need_a_person(role):
     final = {str(exit_code_of(code)) for code in FINAL_CODES}
     (codes,) = re.findall(r"^RestartPreventExitStatus=(.*)$", unit(role), re.MULTILINE)
     assert set(codes.split()) == {str(EXIT_USAGE), *final}
@@ -255,7 +255,7 @@ def test_units_run_what_the_instructions_install_with_a_key_they_may_read(role):
     assert f'state_dir = "/var/lib/secagg/{role}"' in sample
 
 
-def test_the_clients_unit_gives_every_session_its_own_vector():
+def test_the_client_unit_reads_a_new_vector_for_every_session():
     text = unit("client")
     (client,) = re.findall(r"^ExecStart=(.*)$", text, re.MULTILINE)
     assert " --service " in client

@@ -67,7 +67,7 @@ def made_by_class(parsed, classes):
     ]
 
 
-def test_errors_are_made_by_their_code():
+def test_errors_are_constructed_by_their_code():
     parsed = list(trees())
     made = made_by_class(parsed, error_classes(parsed))
     wrong = [place for name, place in made if name not in WRITES_ITS_TEXT]
@@ -75,7 +75,7 @@ def test_errors_are_made_by_their_code():
     assert WRITES_ITS_TEXT.keys() == {name for name, _ in made}
 
 
-def test_an_error_that_is_made_by_its_class_is_found():
+def test_an_error_constructed_by_its_class_is_found():
     text = "class A(ServiceError): ...\nraise A('x')\nraise errors.SecAggError('x')\n"
     parsed = [
         (Path("x.py"), ast.parse("class ServiceError(SecAggError): ...\n" + text))

@@ -32,7 +32,7 @@ def rows():
             )
 
 
-def test_the_table_shows_what_is_found():
+def test_the_graph_table_matches_choose_graph():
     listed = list(rows())
     assert len(listed) == 12
     for clients, corrupt, dropout, shown in listed:
@@ -44,7 +44,7 @@ def test_the_table_shows_what_is_found():
         assert found.graph is Graph.RING
 
 
-def test_the_settings_shown_get_a_ring(tmp_path):
+def test_the_documented_settings_use_a_ring(tmp_path):
     (block,) = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
     assert tomllib.loads(block)["cohort"]["degree"] == "auto"
     path = tmp_path / "server.toml"
@@ -65,7 +65,7 @@ def test_the_settings_shown_get_a_ring(tmp_path):
         (10_001, GraphAdversary.MALICIOUS),
     ],
 )
-def test_the_cases_named_for_the_complete_graph_get_it(clients, adversary):
+def test_cases_listed_as_complete_graph_get_the_complete_graph(clients, adversary):
     third = Fraction(1, 3) if adversary is GraphAdversary.CURIOUS else Fraction(1, 10)
     demand = GraphDemand.from_rates(clients, corrupt=third, dropout=third)
     assert choose_graph(demand, adversary).graph is Graph.COMPLETE

@@ -129,7 +129,7 @@ def calls_of(path: Path, name: str) -> bool:
     )
 
 
-def test_only_the_module_that_adds_noise_makes_noised_vectors():
+def test_only_distributed_dp_constructs_noisy_vectors():
     makers = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "secagg").rglob("*.py")
@@ -138,7 +138,7 @@ def test_only_the_module_that_adds_noise_makes_noised_vectors():
     assert makers <= {"secagg/distributed_dp/task.py"}
 
 
-def test_the_gate_alone_judges_what_a_client_is_offered():
+def test_only_the_gate_checks_offers_to_clients():
     """The total does once more when it commits."""
     judges = {
         path.relative_to(ROOT / "secagg").as_posix()
@@ -227,7 +227,7 @@ def own_modules(script, heavy, offer=b""):
     return int(count), loaded
 
 
-def test_a_client_that_checks_and_encodes_loads_what_that_needs():
+def test_a_client_that_checks_and_encodes_loads_few_modules():
     plan = secagg.plan(
         clients=3, dimension=4, l2_clip=2.0, epsilon=8.0, delta=1e-6, ladder=4
     )

@@ -58,19 +58,21 @@ def run(tmp_path, kind):
 
 
 @pytest.mark.parametrize("name", ["resume", "answer"])
-def test_a_model_has_one_place_for_its_rule(name):
+def test_each_model_marks_its_rule_in_exactly_one_place(name):
     text = (MODELS / f"{name}.pv.in").read_text()
     assert text.count("(* RULE *)") == 1
 
 
-def test_without_the_program_nothing_is_claimed(tmp_path):
+def test_no_claim_is_printed_without_the_prover(tmp_path):
     done = run(tmp_path, None)
     assert done.returncode == 0
     assert "were NOT run" in done.stdout
     assert "true" not in done.stdout
 
 
-def test_an_attack_without_and_a_proof_with_each_rule_are_demanded(tmp_path):
+def test_the_model_check_requires_an_attack_without_and_a_proof_with_each_rule(
+    tmp_path,
+):
     done = run(tmp_path, "as it must be")
     assert done.returncode == 0, done.stdout
     assert "WRONG" not in done.stdout
@@ -81,7 +83,7 @@ def test_an_attack_without_and_a_proof_with_each_rule_are_demanded(tmp_path):
 @pytest.mark.parametrize(
     "kind", ["no attack", "does nothing", "one query less", "silent", "unsettled"]
 )
-def test_another_verdict_is_wrong(tmp_path, kind):
+def test_an_unexpected_prover_verdict_fails_the_check(tmp_path, kind):
     done = run(tmp_path, kind)
     assert done.returncode == 1
     assert "WRONG" in done.stdout
@@ -117,7 +119,7 @@ def test_the_committed_output_is_that_of_these_models_and_has_no_wrong_verdict()
         ("R5.0-6 at the sum", "sum"),
     ],
 )
-def test_the_committed_output_proves_claims_that_fail_without_each_rule(rule, claim):
+def test_committed_output_proves_claims_that_fail_without_each_rule(rule, claim):
     output = (MODELS / "output.txt").read_text()
     assert f"  {claim}: holds in every run\n" in output
     assert f"  without {rule}: {claim} fails after " in output

@@ -19,7 +19,7 @@ def name_of(path):
     return path.relative_to(ROOT).as_posix()
 
 
-def test_no_page_has_a_long_sentence_or_a_long_mean():
+def test_no_page_exceeds_the_sentence_length_or_the_mean():
     above = [
         f"{name_of(path)}: run `python docs/check_pages.py {name_of(path)}`"
         for path in check_pages.pages()
@@ -64,7 +64,7 @@ def test_sentences_are_counted(text, words):
     assert [count for count, _ in prose.running] == words
 
 
-def test_cells_are_no_part_of_the_mean():
+def test_table_cells_do_not_count_in_the_mean_sentence_length():
     prose = check_pages.prose_of("| a b | c |\n|---|---|\n\nOne two three four.")
     assert prose.mean == 4.0
     assert [count for count, _ in prose.cells] == [2, 1]
@@ -88,7 +88,7 @@ def test_cells_are_no_part_of_the_mean():
         ("`secagg.nothing.Client`", "no such name in Python: secagg.nothing.Client"),
     ],
 )
-def test_a_name_that_does_not_exist_is_noticed(text, fault):
+def test_an_unknown_name_on_a_page_is_detected(text, fault):
     assert any(each.startswith(fault) for each in check_pages.name_faults(text))
 
 
@@ -107,7 +107,7 @@ def test_a_name_that_exists_is_accepted(text):
     assert not list(check_pages.name_faults(text))
 
 
-def test_a_link_that_leads_nowhere_is_noticed(tmp_path):
+def test_a_broken_link_is_detected(tmp_path):
     (tmp_path / "b.md").write_text("# The `first` part\n")
     page = tmp_path / "a.md"
     page.write_text("[x](b.md#the-first-part) [y](c.md) [z](b.md#other) [w](#none)")

@@ -62,7 +62,7 @@ def test_the_page_of_proofs_has_its_theorems():
     assert {"Lemma 1", "Lemma 1'", "Lemma 2", "Lemma 3"} <= THEOREMS
 
 
-def test_every_claim_of_the_security_page_has_its_grounds_in_the_same_order():
+def test_every_claim_of_the_security_page_has_its_proof_in_the_same_order():
     assert all(len(row) == 4 for row in CLAIMS)
     assert len(CLAIMS) == len(GROUNDS)
     for (claim, *_), (short, _) in zip(CLAIMS, GROUNDS, strict=True):
@@ -83,11 +83,11 @@ def test_every_yes_of_the_security_page_names_a_theorem_or_a_test(row):
         ("Theorem 2, `hostile/test_nothing.py::test_none`", "does not exist"),
     ],
 )
-def test_grounds_that_do_not_exist_are_noticed(grounds, complaint):
+def test_a_missing_proof_reference_is_detected(grounds, complaint):
     assert any(complaint in each for each in missing_grounds(grounds))
 
 
-def test_every_own_accountant_stands_on_the_page_and_no_published_one():
+def test_the_page_lists_all_own_accountants_and_no_published_one():
     listed = [row[0].strip("`") for row in rows_of(OWN, "| Accountant |")]
     own = [
         name
@@ -98,7 +98,7 @@ def test_every_own_accountant_stands_on_the_page_and_no_published_one():
 
 
 @pytest.mark.parametrize("head", ["| Accountant |", "| Theorem |", "| Statement |"])
-def test_every_own_theorem_says_where_since_when_and_who_has_read_it(head):
+def test_every_own_theorem_states_its_proof_dates_and_readers(head):
     for row in rows_of(OWN, head):
         *_, proof, dates, readers, gaps = row
         files = re.findall(r"\]\(([^)#]+)", proof)

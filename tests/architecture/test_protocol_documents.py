@@ -182,11 +182,11 @@ def refused_rules():
     return found
 
 
-def test_every_rule_has_a_vector_that_must_fail_or_a_reason_for_none():
+def test_every_rule_has_a_rejection_vector_or_a_stated_reason():
     assert stated_rules() - refused_rules() - set(BEYOND_BYTES) == set()
 
 
-def test_no_reason_is_given_where_there_is_a_vector():
+def test_no_rule_with_a_rejection_vector_also_has_a_reason():
     assert refused_rules() & set(BEYOND_BYTES) == set()
     assert set(BEYOND_BYTES) <= stated_rules()
     named = {rule for why in BEYOND_BYTES.values() for rule in cited_rules(why)}
@@ -214,7 +214,7 @@ def test_every_abort_code_has_a_vector():
     assert {code for code in ErrorCode if code < 40} - codes == set()
 
 
-def test_every_must_belongs_to_a_rule():
+def test_every_must_sentence_cites_a_rule():
     """A line that demands something has a name, or stands in a row that has one."""
     nameless = [
         line

@@ -138,7 +138,7 @@ def read_by_type_checkers(path):
 
 
 @pytest.mark.parametrize("path", LAZY, ids=lambda path: str(path.relative_to(ROOT)))
-def test_what_type_checkers_read_is_what_programs_get(path):
+def test_stub_files_match_the_names_exported_at_runtime(path):
     dotted = ".".join(path.relative_to(ROOT).with_suffix("").parts)
     package = importlib.import_module(dotted.removesuffix(".__init__"))
     told = {}
@@ -163,7 +163,7 @@ def test_what_type_checkers_read_is_what_programs_get(path):
 MODULES_TO_NAME = ("advanced", "blocking", "learning", "two_aggregators")
 
 
-def test_few_names_are_for_all_programs_and_none_has_two_places():
+def test_the_root_package_exports_few_names_and_none_twice():
     assert len(secagg.__all__) == 24
     assert not set(secagg.__all__) & set(advanced.__all__)
     assert {*secagg.__all__, "advanced"} <= set(dir(secagg))
@@ -198,7 +198,7 @@ def programs_to_copy():
             yield path, block
 
 
-def test_examples_and_pages_import_what_is_promised():
+def test_examples_and_pages_import_only_public_names():
     found = {}
     for path, text in programs_to_copy():
         for node in ast.walk(ast.parse(text)):
@@ -239,7 +239,7 @@ def examples_of(path):
 
 
 @pytest.mark.parametrize("package", ["secagg", "dpnoise"])
-def test_examples_of_docstrings_name_no_module_that_their_reader_lacks(package):
+def test_docstring_examples_use_no_module_they_do_not_import(package):
     for path in sorted((ROOT / package).rglob("*.py")):
         if "Example:\n" not in path.read_text():
             continue

@@ -40,7 +40,7 @@ def test_every_sample_is_accepted_by_its_program(role, size):
 
 
 @pytest.mark.parametrize("size", ["minimal", "malicious"])
-def test_the_samples_of_a_server_and_its_clients_fit_together(size):
+def test_server_and_client_samples_are_compatible(size):
     client = LOADERS["client"](CONFIG / f"client.{size}.toml", environment={}).settings
     served = LOADERS["server"](
         CONFIG / f"server.{size}.toml",
@@ -71,7 +71,7 @@ def test_the_full_sample_lists_every_setting(role):
 
 
 @pytest.mark.parametrize("role", ["server", "client"])
-def test_the_full_sample_shows_the_defaults(role):
+def test_the_full_sample_lists_the_defaults(role):
     document = tomllib.loads((CONFIG / f"{role}.full.toml").read_text())
     hints = typing.get_type_hints(KINDS[role])
     for section in dataclasses.fields(KINDS[role]):

@@ -36,7 +36,7 @@ def signatures(module):
 
 
 @each_of(sorted(modules()))
-def test_public_signatures_say_which_quantity_they_mean(module_name):
+def test_public_parameters_name_their_quantity(module_name):
     for name, member in signatures(importlib.import_module(module_name)):
         try:
             parameters = inspect.signature(member).parameters

@@ -49,7 +49,7 @@ def test_every_page_and_every_public_name_is_in_the_site(site, staged):
     assert set(PROMISED) <= set(site.MODULES)
 
 
-def test_links_to_files_lead_to_pages_that_show_them(staged):
+def test_links_to_files_lead_to_pages_with_their_content(staged):
     directory, pages = staged
     page = (directory / "pages" / "README.md").read_text()
     assert "(examples/private_histogram.py.md)" in page
@@ -58,7 +58,7 @@ def test_links_to_files_lead_to_pages_that_show_them(staged):
     assert "deploy/config/files.md" in pages
 
 
-def test_what_git_does_not_have_stays_out_of_the_site(site, tmp_path):
+def test_the_site_contains_only_committed_files(site, tmp_path):
     (tmp_path / "inner").mkdir()
     for name in ("one.toml", "inner/two.toml", "inner/client.key"):
         (tmp_path / name).write_text("text")
@@ -86,7 +86,7 @@ def test_sections_of_the_contents_are_the_order(staged):
     assert order[1:-1] == headings
 
 
-def test_a_page_that_no_page_leads_to_stops_the_build(site, tmp_path, monkeypatch):
+def test_a_page_without_incoming_links_stops_the_build(site, tmp_path, monkeypatch):
     alone = ROOT / "docs" / "alone.md"
     pages = site.check_pages.pages
     monkeypatch.setattr(site.check_pages, "pages", lambda: [*pages(), alone])

@@ -36,7 +36,7 @@ def test_every_matrix_exists_and_has_cells_in_the_default_suite(collected_tests)
         assert False in cells, node
 
 
-def test_what_stands_for_a_slow_test_exists():
+def test_the_substitutes_named_for_slow_tests_exist():
     for node, instead in [*SLOW.items(), *((n, m["why"]) for n, m in MATRICES.items())]:
         assert (ROOT / file_of(node)).exists(), node
         for place in re.findall(r"[\w/]+\.py", instead):

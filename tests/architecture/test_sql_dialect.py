@@ -40,7 +40,7 @@ def strings(path):
 
 
 @pytest.mark.parametrize("path", SHARED, ids=lambda path: path.name)
-def test_a_shared_module_holds_no_dialect(path):
+def test_a_shared_module_contains_no_sql_dialect(path):
     found = [text for text in strings(path) if STATEMENT.search(text)]
     if path.name not in MAY_HOLD_SQL:
         assert found == []
@@ -49,7 +49,7 @@ def test_a_shared_module_holds_no_dialect(path):
     assert pieces == []
 
 
-def test_there_is_sql_to_look_at():
+def test_exactly_the_expected_modules_hold_sql():
     found = {
         path.name for path in SHARED for text in strings(path) if STATEMENT.search(text)
     }

@@ -64,11 +64,11 @@ class Source:
         for each in tree.body:
             if isinstance(each, ast.ClassDef):
                 name = f"{place}.{each.name}"
-                self._note(name, module, [n for n in each.body if not _is_def(n)])
+                self._record(name, module, [n for n in each.body if not _is_def(n)])
                 self._read(module, each, name, name)
             elif isinstance(each, FUNCTIONS):
                 name = f"{place}.{each.name}"
-                self._note(name, module, [each])
+                self._record(name, module, [each])
                 if owner:
                     self.methods.setdefault(each.name, []).append((owner, name))
         for each in rest if not owner else ():  # tables of checks name functions
@@ -78,9 +78,9 @@ class Source:
                 )
                 for target in targets:
                     if isinstance(target, ast.Name):
-                        self._note(f"{place}.{target.id}", module, [each])
+                        self._record(f"{place}.{target.id}", module, [each])
 
-    def _note(self, name, module, body):
+    def _record(self, name, module, body):
         names, attributes, codes = set(), set(), set()
         for each in (n for part in body for n in ast.walk(part)):
             if isinstance(each, ast.Name):
@@ -151,7 +151,7 @@ def unchecked(source):
     return {name.removeprefix("secagg.") for name in source.refusals() - reached}
 
 
-def test_every_refusal_of_a_set_up_belongs_to_a_check_or_has_a_reason(unchecked):
+def test_every_setup_failure_belongs_to_a_check_or_has_a_reason(unchecked):
     excused = {name for group in TABLE.values() for name in group["functions"]}
     assert unchecked - excused == set(), (
         "call these from a check of secagg/cli/checks/setup_checks.py, or name the "
@@ -159,14 +159,14 @@ def test_every_refusal_of_a_set_up_belongs_to_a_check_or_has_a_reason(unchecked)
     )
 
 
-def test_no_refusal_is_excused_that_is_gone_or_checked(unchecked):
+def test_every_excused_rejection_exists_and_has_no_check(unchecked):
     for reason, group in TABLE.items():
         assert group["why"], reason
         assert set(group["functions"]) <= unchecked, reason
         assert group["functions"] == sorted(group["functions"]), reason
 
 
-def test_a_refusal_whose_check_is_missing_is_found(source):
+def test_a_rejection_without_a_check_is_detected(source):
     roots = {n for n in source.nodes if n.startswith(CHECKS)}
     refusal = "secagg.two_aggregators.program.check_name"
     assert refusal in source.reached_from(roots)

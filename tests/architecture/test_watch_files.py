@@ -80,7 +80,7 @@ def complaints(expression):
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_an_expression_names_only_what_is_scraped(expression):
+def test_an_expression_uses_only_scraped_metrics(expression):
     assert complaints(expression) == []
 
 
@@ -98,7 +98,7 @@ def test_the_check_sees_a_wrong_expression(wrong):
     assert complaints(wrong)
 
 
-def test_every_alarm_says_what_to_do():
+def test_every_alarm_has_severity_summary_and_next_step():
     names = [rule.split("\n")[0] for rule in rules()]
     assert len(set(names)) == len(names) == 15
     for rule in rules():
@@ -115,7 +115,7 @@ def test_every_alarm_is_raised_by_a_day_that_promtool_tries():
     assert set(raised) == {rule.split("\n")[0] for rule in rules()}
 
 
-def test_an_alarm_of_a_task_asks_all_aggregators_of_a_store():
+def test_alarms_of_a_task_aggregate_over_all_aggregators_of_a_store():
     """Only the one that ended a session counts it: the others would raise alarms."""
     for rule in rules():
         expression = re.search(r"^ +expr: (.+)$", rule, re.MULTILINE)[1]

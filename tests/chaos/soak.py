@@ -104,7 +104,7 @@ max_delta = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Observation:
     """What the aggregator had at one moment; `sums` are those released so far."""
 
     seconds: float
@@ -126,7 +126,7 @@ class Soak:
         self.port, self.metrics = free_port(), free_port()
         self.programs = Programs(directory, ENVIRONMENT)
         self.processes: dict[str, subprocess.Popen] = {}
-        self.looks: list[Look] = []
+        self.looks: list[Observation] = []
         self.pause = threading.Event()
         self.faults: list[str] = []
 
@@ -218,14 +218,14 @@ class Soak:
             stranger.connect(("127.0.0.1", self.port))
             stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
 
-    def sample(self, seconds: float) -> Look:
+    def sample(self, seconds: float) -> Observation:
         process = Path(f"/proc/{self.processes['server'].pid}")
         fields = (process / "stat").read_text().rpartition(")")[2].split()
         state = self.directory / "state"
         lines = [
             line for line in self.scrape().splitlines() if not line.startswith("#")
         ]
-        return Look(
+        return Observation(
             seconds=seconds,
             rss_bytes=int(fields[21]) * os.sysconf("SC_PAGE_SIZE"),
             files=len(list((process / "fd").iterdir())),

@@ -158,7 +158,7 @@ class Attacked:
         return time.monotonic() - began, codes
 
     @staticmethod
-    def let_them_come() -> None:
+    def wait_for_peers() -> None:
         """Wait until unauthenticated peers have taken what they can get."""
         threading.Event().wait(2.0)
 
@@ -261,15 +261,17 @@ class Stall:
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0, b"")
         )
         while True:
-            self.begin_calls()
+            self.start_calls()
             for stream in tuple(self.windows):
                 self.send_of(stream)
             await self.writer.drain()
             head = await self.reader.readexactly(9)
             payload = await self.reader.readexactly(int.from_bytes(head[:3], "big"))
-            self.hear(head[3], head[4], int.from_bytes(head[5:], "big"), payload)
+            self.handle_frame(
+                head[3], head[4], int.from_bytes(head[5:], "big"), payload
+            )
 
-    def begin_calls(self) -> None:
+    def start_calls(self) -> None:
         while self.waiting and len(self.windows) < self.most_streams:
             stream = self.waiting.pop(0)
             self.windows[stream] = self.initial
@@ -291,7 +293,7 @@ class Stall:
             self.windows[stream] -= size
             self.window -= size
 
-    def hear(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+    def handle_frame(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
         if kind == SETTINGS and not flags & 1:
             said = dict(struct.iter_unpack(">HI", payload))
             self.initial = said.get(4, self.initial)
@@ -427,7 +429,7 @@ def attacks(directory: Path, faults: list[str]) -> Iterator[dict[str, object]]:
             lines, began = len(attacked.lines()), time.monotonic()
             spent = attacked.cpu_seconds()
             with attack():
-                attacked.let_them_come()
+                attacked.wait_for_peers()
                 seconds, codes = attacked.honest()
                 files = attacked.files()
             lasted = time.monotonic() - began

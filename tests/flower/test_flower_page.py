@@ -56,7 +56,7 @@ def apps(directory=None):
     return made
 
 
-def test_the_diff_on_the_page_is_what_its_blocks_say():
+def test_the_diff_on_the_page_matches_its_blocks():
     added = re.findall(r"^\+ *(.*)$", PAGE, re.MULTILINE)
     assert len(added) == 3
     assert added[0] in CLIENT
@@ -68,7 +68,7 @@ def test_the_diff_on_the_page_is_what_its_blocks_say():
     assert f"secure={secure}" in packed
 
 
-def test_the_blocks_of_the_page_run_over_a_loop(home, capsys):
+def test_the_blocks_of_the_page_run_over_the_loop_grid(home, capsys):
     (home / "terms.toml").write_text(TERMS)
     client, server = apps(str(home))
     grid = LoopGrid(client, NODES, lambda node: {"partition-id": node % 10})
@@ -77,7 +77,7 @@ def test_the_blocks_of_the_page_run_over_a_loop(home, capsys):
     assert len(re.findall(SUM, shown)) == 2
 
 
-def test_the_file_on_the_page_is_one_of_a_node(home):
+def test_the_terms_file_on_the_page_is_valid(home):
     (home / "terms.toml").write_text(TERMS)
     terms = terms_of_simulation(home, "a")
     assert terms.tasks == {"digits"}

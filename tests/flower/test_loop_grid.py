@@ -215,7 +215,9 @@ def test_a_sum_is_that_of_the_survivors(stage, clear, request):
 
 
 @pytest.mark.parametrize("kind", ["FedAvgM", "FedAdam", "FedAdagrad", "FedYogi"])
-def test_a_strategy_takes_the_mean_as_the_one_reply(kind, exact_deployment, exact):
+def test_a_strategy_receives_the_mean_as_the_single_reply(
+    kind, exact_deployment, exact
+):
     given = exact_deployment
     given.update_of = lambda _: np.ones(DIMENSION)
     secure, result = given.start(exact, kind=getattr(strategies, kind))
@@ -251,7 +253,7 @@ class OwnSum(FedAvg):
         return super().aggregate_train(server_round, list(replies)[:1])
 
 
-def test_strategies_that_look_at_single_replies_are_refused(deployment, noisy):
+def test_strategies_that_read_single_replies_are_rejected(deployment, noisy):
     others = set(strategies.__all__) - ALLOWED - {"Result", "Strategy"}
     assert len(others) >= 8
     for name in sorted(others):
@@ -267,7 +269,7 @@ def test_strategies_that_look_at_single_replies_are_refused(deployment, noisy):
     assert {each["config"]["lr"] for each in deployment.contents} == {0.1}
 
 
-def test_nothing_but_masked_bytes_leaves_a_node(deployment, noisy):
+def test_a_node_sends_only_masked_bytes(deployment, noisy):
     deployment.start(noisy)
     assert len(deployment.grid.up) == 6 * NODES  # the view is a message of its own
     for node, reply in deployment.grid.up:
@@ -279,7 +281,7 @@ def test_nothing_but_masked_bytes_leaves_a_node(deployment, noisy):
     assert all(not context.state for context in deployment.grid.contexts.values())
 
 
-def test_the_model_goes_to_each_node_once(deployment, noisy):
+def test_the_model_is_sent_once_to_each_node(deployment, noisy):
     deployment.start(noisy)
     with_model = [node for node, sent in deployment.grid.down if len(sent.content) > 1]
     assert sorted(with_model) == sorted(deployment.nodes)
@@ -295,7 +297,7 @@ def test_training_outside_a_session_is_refused(deployment):
     assert deployment.contents == []
 
 
-def test_other_messages_are_refused_but_evaluate_where_the_file_allows_it(
+def test_messages_other_than_training_are_rejected_unless_evaluate_is_allowed(
     deployment, config_in, terms
 ):
     node = deployment.nodes[0]
@@ -316,7 +318,9 @@ def last_with(deployment, node, stage):
     return dict(sent[STAGES.index(stage)].content)
 
 
-def test_one_question_has_one_answer(exact_deployment, exact):
+def test_a_node_answers_a_repeated_question_identically_and_no_other(
+    exact_deployment, exact
+):
     given, node = exact_deployment, exact_deployment.nodes[1]
     given.update_of = lambda _: np.ones(DIMENSION)
     losing(given.grid, "answer", given.nodes)
@@ -339,7 +343,7 @@ def test_one_question_has_one_answer(exact_deployment, exact):
 
 
 @pytest.mark.parametrize("how", ["emptied", "copied"])
-def test_an_emptied_and_a_copied_state_say_nothing(how, exact_deployment, exact, home):
+def test_an_emptied_or_copied_state_is_rejected(how, exact_deployment, exact, home):
     given, node = exact_deployment, exact_deployment.nodes[1]
     given.update_of = lambda _: np.ones(DIMENSION)
     losing(given.grid, "answer", given.nodes)
@@ -361,7 +365,7 @@ def test_an_emptied_and_a_copied_state_say_nothing(how, exact_deployment, exact,
         assert code is ErrorCode.RESTORED_STATE
 
 
-def test_another_model_calls_no_app(exact_deployment, exact):
+def test_a_different_model_is_rejected_before_the_app_runs(exact_deployment, exact):
     given = exact_deployment
     losing(given.grid, "update", given.nodes)
     given.start(exact)
@@ -413,7 +417,7 @@ def test_an_old_number_is_refused(exact_deployment, exact, monkeypatch):
     assert len(given.contents) == NODES
 
 
-def test_a_node_under_another_number_has_spent_what_it_has_spent(deployment, noisy):
+def test_a_node_with_a_new_number_keeps_its_spent_budget(deployment, noisy):
     deployment.start(noisy, rounds=2)
     grid = deployment.grid
     grid.contexts = {  # the same files, other numbers
@@ -452,7 +456,7 @@ def test_a_node_under_another_number_has_spent_what_it_has_spent(deployment, noi
         "no message",
     ],
 )
-def test_a_training_that_fails_gives_zeros_and_tells_nothing(
+def test_a_failed_training_contributes_zeros_and_reveals_nothing(
     answer, deployment, noisy, caplog
 ):
     deployment.answer = answer
@@ -467,7 +471,7 @@ def test_a_training_that_fails_gives_zeros_and_tells_nothing(
     assert "person" not in caplog.text
 
 
-def test_a_refusal_tells_the_server_a_code_and_the_node_the_reason(
+def test_a_rejection_sends_a_code_to_the_server_and_the_reason_to_the_node_log(
     deployment, caplog, config_in
 ):
     node = deployment.nodes[0]
@@ -477,7 +481,7 @@ def test_a_refusal_tells_the_server_a_code_and_the_node_the_reason(
     assert "node.state_dir is missing" in caplog.text
 
 
-def test_a_defect_tells_the_server_nothing(deployment, monkeypatch):
+def test_a_defect_reveals_nothing_to_the_server(deployment, monkeypatch):
     monkeypatch.setattr(
         "secagg.integrations.flower.mod.answer", lambda *_: {}["/home/ann"]
     )
@@ -506,14 +510,16 @@ def pushed(nodes, *contents, kind="train"):
     ],
     ids=["different", "two models", "no model", "name taken"],
 )
-def test_a_round_has_one_content_for_all(contents, deployment, noisy):
+def test_a_round_with_different_contents_per_node_is_rejected(
+    contents, deployment, noisy
+):
     secure = SecureGrid(deployment.grid, noisy, FedAvg())
     with pytest.raises(LocalProtocolError):
         secure.send_and_receive(pushed(deployment.nodes, *contents))
     assert deployment.grid.down == []
 
 
-def test_a_node_is_asked_once_and_training_is_not_pushed(deployment, noisy):
+def test_duplicate_recipients_and_pushed_training_are_rejected(deployment, noisy):
     secure = SecureGrid(deployment.grid, noisy, FedAvg())
     content = {"arrays": model()}
     twice = pushed([deployment.nodes[0]] * 2, content, content)
@@ -529,7 +535,9 @@ def test_a_node_is_asked_once_and_training_is_not_pushed(deployment, noisy):
     assert secure.send_and_receive([]) == []
 
 
-def test_a_reply_of_another_node_counts_for_no_node(deployment, noisy, monkeypatch):
+def test_a_reply_in_the_name_of_another_node_is_not_counted(
+    deployment, noisy, monkeypatch
+):
     inner = LoopGrid.pull_messages
 
     def swapped(self, ids):
@@ -555,7 +563,7 @@ def test_a_reply_of_another_node_counts_for_no_node(deployment, noisy, monkeypat
     ],
     ids=["none", "empty", "numpy", "many"],
 )
-def test_garbage_for_a_reply_loses_its_node_alone(record, deployment, noisy):
+def test_an_invalid_reply_excludes_only_its_node(record, deployment, noisy):
     inner, bad = deployment.grid._app, deployment.nodes[0]
     content = {} if record is None else {"secagg": ArrayRecord(record)}
 
@@ -569,7 +577,7 @@ def test_garbage_for_a_reply_loses_its_node_alone(record, deployment, noisy):
     assert secure.sums[0].inputs == NODES - 1
 
 
-def test_a_reply_without_content_or_error_loses_its_node_alone(
+def test_a_reply_without_content_or_error_excludes_only_its_node(
     deployment, noisy, monkeypatch
 ):
     inner = LoopGrid.pull_messages
@@ -596,7 +604,7 @@ def test_the_strategys_timeout_ends_a_round_early(deployment, noisy):
     assert not secure.sums or secure.sums[0].inputs == NODES - 1
 
 
-def test_a_session_that_fails_leaves_the_strategy_its_model(deployment, noisy):
+def test_a_failed_session_leaves_the_model_of_the_strategy_unchanged(deployment, noisy):
     losing(deployment.grid, "shares", deployment.nodes[:3])
     secure, result = deployment.start(noisy, start=model(0.5), kind=FedAdam)
     assert not secure.sums
@@ -607,7 +615,7 @@ def test_a_session_that_fails_leaves_the_strategy_its_model(deployment, noisy):
     assert secure.sums[0].inputs == NODES
 
 
-def test_numbers_of_sessions_only_grow(deployment, noisy):
+def test_session_numbers_increase(deployment, noisy):
     secure, _ = deployment.start(noisy, rounds=2)
     first, second = (each.session_number for each in secure.sums)
     assert second > first > 1_700_000_000_000
@@ -616,7 +624,7 @@ def test_numbers_of_sessions_only_grow(deployment, noisy):
 # --- a simulation ---------------------------------------------------------------------
 
 
-def test_a_simulation_has_a_state_for_each_node_and_closes_it(
+def test_a_simulation_opens_and_closes_one_state_per_node(
     home, noisy, open_clients, terms
 ):
     (home / "terms.toml").write_text(terms)
@@ -633,7 +641,7 @@ def test_a_simulation_has_a_state_for_each_node_and_closes_it(
     assert not (home / "state" / "mark").exists()
 
 
-def test_a_node_with_terms_refuses_an_app_of_a_simulation(
+def test_a_node_with_terms_rejects_an_app_of_a_simulation(
     home, config_in, noisy, open_clients, terms
 ):
     (home / "terms.toml").write_text(terms)

@@ -50,7 +50,7 @@ def protobuf_like(draw, depth=3):
 @pytest.mark.parametrize("_part", range(4))
 @settings(max_examples=250, deadline=None)
 @given(data=st.one_of(st.binary(max_size=200), protobuf_like()))
-def test_a_decoder_gives_a_value_or_the_documented_error(_part, data):
+def test_a_decoder_returns_a_value_or_the_documented_error(_part, data):
     for what, decode in DECODERS.items():
         documented = {ErrorCode.BAD_ENCODING}
         if what == "answer to GetOffer":
@@ -74,7 +74,7 @@ def test_a_decoder_gives_a_value_or_the_documented_error(_part, data):
     text=st.text(),
     detail=st.one_of(st.binary(max_size=200), protobuf_like()),
 )
-def test_any_failed_call_means_one_of_our_errors(_part, code, text, detail):
+def test_every_failed_call_raises_a_package_error(_part, code, text, detail):
     error = status.error_of(code, text, ((status.DETAIL_KEY, detail),))
     assert isinstance(error, SecAggError)
     assert str(error).isprintable()

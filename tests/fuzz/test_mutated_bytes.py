@@ -535,7 +535,7 @@ SCENES = {
 }
 
 
-def test_every_state_is_met():
+def test_the_scenes_cover_every_state():
     for machine, module in (("client", client_machine), ("server", server)):
         met = {
             type(scene.state)
@@ -563,7 +563,7 @@ def numbers(request):
 
 
 @pytest.mark.parametrize("what", DECODERS)
-def test_damaged_bytes_are_refused_or_mean_what_they_say(what, numbers, budget):
+def test_damaged_bytes_are_rejected_or_decode_consistently(what, numbers, budget):
     decoder = DECODERS[what]
     stock = list(decoder.seeds)
     for seed in stock:
@@ -583,7 +583,9 @@ def test_damaged_bytes_are_refused_or_mean_what_they_say(what, numbers, budget):
 
 
 @pytest.mark.parametrize("what", SCENES)
-def test_damaged_messages_end_a_session_by_name_or_not_at_all(what, numbers, budget):
+def test_damaged_messages_end_a_session_only_with_a_documented_error(
+    what, numbers, budget
+):
     scene = SCENES[what]
     stock = [envelope.data for envelope in scene.told] or [b""]
     fitting = [envelope.kind for envelope in scene.told] or list(KINDS.values())
@@ -593,13 +595,13 @@ def test_damaged_messages_end_a_session_by_name_or_not_at_all(what, numbers, bud
         kind = kinds[numbers.below(len(kinds))]
         envelope = Envelope(kind, damaged(stock, numbers))
         try:
-            (tell_server if scene.sender else tell_client)(scene, envelope)
+            (send_to_server if scene.sender else send_to_client)(scene, envelope)
         except Exception as error:
             told = f"{kind.__name__} {envelope.data.hex()}"
             raise AssertionError(f"input {told}") from error
 
 
-def tell_client(scene, envelope):
+def send_to_client(scene, envelope):
     """A client continues, stays, or leaves with a code; it raises nothing."""
     before = scene.state
     result = client_machine.step(before, Received(envelope), policy=scene.policy)
@@ -613,7 +615,7 @@ def tell_client(scene, envelope):
         ).is_repeat
 
 
-def tell_server(scene, envelope):
+def send_to_server(scene, envelope):
     """The server records, or refuses by name and stays as it was."""
     state, event = server.fork(scene.state), Received(envelope, scene.sender)
     result, refusal = None, None

@@ -100,7 +100,7 @@ def count(request):
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-async def test_mutated_requests_are_answered_and_only_proven_ones_arrive(
+async def test_mutated_requests_are_answered_and_only_authenticated_ones_are_served(
     request, count, part
 ):
     dice = random.Random(request.config.getoption("--fuzz-seed") * PARTS + part)

@@ -88,7 +88,7 @@ def only_storage_errors():
     ],
 )
 @given(data=st.binary(max_size=200), tag=st.integers(0, 80))
-def test_arbitrary_bytes_give_a_value_or_a_storage_error(decode, data, tag):
+def test_arbitrary_bytes_decode_to_a_value_or_a_storage_error(decode, data, tag):
     for candidate in (data, tag.to_bytes(2, "big") + data):
         with only_storage_errors():
             decode(candidate)
@@ -101,7 +101,7 @@ def test_a_receipt_survives_storage(receipt):
 
 @pytest.mark.parametrize("receipt", RECEIPTS, ids=["sum", "abort"])
 @given(value=anything, place=st.integers(0, 20))
-def test_a_receipt_with_any_field_replaced_gives_a_value_or_a_storage_error(
+def test_a_receipt_with_any_field_replaced_decodes_or_raises_a_storage_error(
     receipt, value, place
 ):
     fields = json.loads(receipt.encode())

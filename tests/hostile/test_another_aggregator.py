@@ -261,7 +261,7 @@ def reaping(survivors=(0, 1, 2)):
 
 
 @pytest.mark.parametrize("lies", [refunding, reaping])
-async def test_a_stored_session_is_neither_shown_to_another_nor_ended_by_it(
+async def test_another_aggregator_neither_sees_nor_ends_a_stored_session(
     honest, way, tmp_path, lies
 ):
     results = await honest.session()
@@ -289,7 +289,7 @@ async def test_a_stored_session_is_neither_shown_to_another_nor_ended_by_it(
 
 
 @pytest.mark.parametrize("lies", [refunding, reaping])
-async def test_an_aggregator_of_the_same_name_in_another_trust_domain_is_another(
+async def test_equal_names_in_two_trust_domains_are_different_aggregators(
     honest, way, tmp_path, tmp_path_factory, lies
 ):
     """The client's owner has moved it to a trust domain that has an `a`, too."""
@@ -312,7 +312,7 @@ async def test_an_aggregator_of_the_same_name_in_another_trust_domain_is_another
     assert await charge_of(tmp_path / "alice") == [ChargeState.KEPT]
 
 
-async def test_numbers_of_one_trust_domain_do_not_block_another(
+async def test_session_numbers_are_counted_per_trust_domain(
     way, tmp_path, tmp_path_factory
 ):
     """R5.0-2 counts the numbers of one aggregator; its name alone is not it."""
@@ -382,7 +382,7 @@ async def test_a_service_waits_until_its_aggregator_answers_again(
     assert not impostor.calls
 
 
-async def test_a_session_without_an_input_is_left_and_the_client_continues(
+async def test_a_session_without_an_input_is_abandoned_and_the_client_continues(
     honest, way, tmp_path
 ):
     connection = dying(await way.connect(honest.place, "alice"), AdvertiseKeys)
@@ -399,7 +399,7 @@ async def test_a_session_without_an_input_is_left_and_the_client_continues(
     assert await charge_of(tmp_path / "alice") == []
 
 
-async def test_a_client_that_names_another_aggregator_continues_with_it(tmp_path):
+async def test_a_client_configured_for_another_aggregator_continues_there(tmp_path):
     way = OverTLS(tmp_path)
     async with way.stack:
         honest = await Honest(way, tmp_path).start()
@@ -427,7 +427,7 @@ async def test_a_client_that_names_another_aggregator_continues_with_it(tmp_path
         await honest.stop()
 
 
-async def test_until_a_call_is_made_a_connection_meets_who_listens_now(tmp_path):
+async def test_a_connection_is_bound_to_its_peer_only_by_the_first_call(tmp_path):
     way = OverTLS(tmp_path)
     async with way.stack:
         first = await way.serve(ScriptedService({GetOffer: TASK_OVER}), "b")
@@ -543,7 +543,7 @@ MISDIRECTIONS = {
 
 
 @pytest.mark.parametrize("which", MISDIRECTIONS)
-def test_the_ledger_finds_what_a_second_aggregator_of_the_domain_gains(
+def test_the_ledger_detects_what_a_second_aggregator_of_the_domain_gains(
     which, monkeypatch
 ):
     lies, numbers, threshold, honest, broken = MISDIRECTIONS[which]

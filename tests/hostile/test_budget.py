@@ -101,7 +101,7 @@ def test_a_colluder_that_is_silent_in_the_last_round_costs_a_session():
     assert spent(deployment) == {1}
 
 
-def test_a_session_that_is_cancelled_when_all_have_answered_costs_one():
+def test_a_session_cancelled_after_all_answers_costs_one_session():
     """The operator stops it, with every answer but the colluder's on the disk."""
     answered = set()
 
@@ -125,7 +125,7 @@ def test_a_session_that_is_cancelled_when_all_have_answered_costs_one():
     assert spent(deployment) == {1}
 
 
-def test_of_fifty_sessions_that_are_cancelled_the_second_is_refused():
+def test_after_one_cancelled_session_further_sessions_are_rejected():
     """Each would show the sum to a server whose colluder is silent; one was paid for.
 
     The answers were given, so that no charge comes back; and what the server would do
@@ -158,7 +158,7 @@ def test_of_fifty_sessions_that_are_cancelled_the_second_is_refused():
     assert spent(deployment) == {1}
 
 
-def test_a_task_that_is_changed_while_its_sum_is_made_costs_a_session():
+def test_a_task_changed_during_the_sum_still_costs_a_session():
     """The operator edits the settings and starts again, without bad intent."""
     points = run()[0].server_crash.points
     changed = replace(PARAMETERS, deadlines=replace(PARAMETERS.deadlines, unmasking=99))
@@ -199,7 +199,7 @@ def _forged(monkeypatch):
     return lambda: run(tamper=lambda _, link: Forger(link, {}))
 
 
-def test_an_error_in_answer_to_the_next_question_gives_nothing_back(forged):
+def test_an_error_answer_to_the_next_question_refunds_nothing(forged):
     deployment, _ = forged()
     assert Forger.questions > CLIENTS
     assert spent(deployment) == {1}
@@ -215,9 +215,7 @@ class Credit(StoreUpdate[None]):
         await changes._settle(connection, self.settlement, await connection.now())
 
 
-def test_the_ledger_finds_a_client_that_credits_an_error_to_its_last_session(
-    forged, monkeypatch
-):
+def test_the_ledger_detects_a_client_that_refunds_after_an_error(forged, monkeypatch):
     """Its store has to help it: there, what is kept is final."""
     run_session = ClientRunner.run_session
 

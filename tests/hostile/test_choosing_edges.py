@@ -47,7 +47,9 @@ def drawn(session):
 
 
 @pytest.mark.parametrize(("missing", "goes_on"), [(0, True), (1, False)])
-def test_as_many_lists_as_the_sum_needs_are_enough(session, missing, goes_on):
+def test_the_round_continues_with_as_many_lists_as_min_survivors(
+    session, missing, goes_on
+):
     # R5.9-11
     needed = PARAMETERS.min_survivors
     assert PARAMETERS.threshold < needed < CLIENTS
@@ -58,7 +60,7 @@ def test_as_many_lists_as_the_sum_needs_are_enough(session, missing, goes_on):
 
 
 @pytest.mark.usefixtures("drawn")
-def test_who_has_drawn_can_be_told_that_it_is_over(session):
+def test_a_client_that_chose_edges_accepts_an_abort(session):
     over = Aborted(Fate.NEVER_FIXED, ErrorCode.CANCELLED, "the operator has ended it")
     session.to_client(0, Received(Envelope.of(over)))
     state = session.clients[0]
@@ -67,7 +69,7 @@ def test_who_has_drawn_can_be_told_that_it_is_over(session):
 
 
 @pytest.mark.usefixtures("drawn")
-def test_who_has_drawn_can_leave(session):
+def test_a_client_that_chose_edges_can_leave(session):
     session.to_client(0, AbortRequested(ErrorCode.DEADLINE, "the round takes too long"))
     state = session.clients[0]
     assert isinstance(state, client_states.Failed)
@@ -97,7 +99,7 @@ def test_the_failure_bounds_are_checked_at_every_roster(session):
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
 
 
-def test_a_key_that_gives_no_secret_names_its_owner(session):
+def test_an_invalid_encryption_key_names_its_owner(session):
     """The roster's keys were looked at before; the agreement looks again."""
     view = session.act(1, Round.CHOOSE_EDGES) and session.clients[1].roster
     low = replace(view.adverts[0], encryption_key=bytes(32))
@@ -108,7 +110,7 @@ def test_a_key_that_gives_no_secret_names_its_owner(session):
     assert caught.value.sender == low.identity
 
 
-def test_who_was_drawn_by_few_holds_few_shares_and_stays():
+def test_a_client_drawn_by_few_peers_stays_in_the_session():
     """How many draw a client is chance: it says nothing of who was shown what."""
     session = rostered(replace(PARAMETERS, threshold=PARAMETERS.degree))
     for which in (Round.CHOOSE_EDGES, Round.SHARE_KEYS):

@@ -219,7 +219,7 @@ def test_u2_below_the_smallest_sum_is_refused_although_the_threshold_is_met():
     assert refusal(session, 0, received(few)) is ErrorCode.U2_TOO_SMALL
 
 
-def test_u2_without_enough_holders_of_ones_own_shares_is_refused_on_a_ring():
+def test_u2_with_too_few_holders_of_its_shares_is_rejected_on_a_ring():
     session = ObservedSession(
         parameters_for(10, dimension=4, threshold=3, degree=4, min_clients=6),
         [one_hot(number, 4, 1 << 20) for number in range(10)],
@@ -234,7 +234,7 @@ def test_u2_without_enough_holders_of_ones_own_shares_is_refused_on_a_ring():
     assert refusal(session, 0, received(thin)) is ErrorCode.U2_TOO_SMALL
 
 
-def said_of(outputs):
+def messages_of(outputs):
     return [output.envelope.open() for output in outputs]
 
 
@@ -247,9 +247,7 @@ def said_of(outputs):
         (lambda bundles: bundles[:BUNDLE_BYTES] + bytes(len(bundles) - 96), None),
     ],
 )
-def test_garbage_costs_a_dealer_its_holder_and_not_the_client_its_session(
-    change, accused
-):
+def test_an_invalid_bundle_raises_a_complaint_and_keeps_the_session(change, accused):
     session, honest = shared()
     event = received(Delivery(honest.share_holders, change(honest.bundles)))
     if accused is None:  # fewer than t are of use: the others saw another roster
@@ -258,7 +256,7 @@ def test_garbage_costs_a_dealer_its_holder_and_not_the_client_its_session(
         return
     outputs = session.to_client(0, event)
     code = ErrorCode.BAD_SHARE_CIPHERTEXT
-    assert said_of(outputs) == [Complaint(code, index) for index in accused]
+    assert messages_of(outputs) == [Complaint(code, index) for index in accused]
     assert (
         client_machine.pending_outputs(session.clients[0]) == outputs
     )  # after a restart
@@ -276,7 +274,7 @@ def test_a_bundle_reflected_to_its_sender_does_not_authenticate():
     # Client 0's own bundle for client 1, sent back to it in place of client 1's.
     own = outputs[0].envelope.open().sealed[:BUNDLE_BYTES]
     reflected = Delivery(honest.share_holders, own + honest.bundles[BUNDLE_BYTES:])
-    (complaint,) = said_of(session.to_client(0, received(reflected)))
+    (complaint,) = messages_of(session.to_client(0, received(reflected)))
     assert complaint == Complaint(ErrorCode.BAD_SHARE_CIPHERTEXT, 1)
 
 
@@ -313,13 +311,13 @@ def resealed(position, value):
         (12, b"\0\1" + b"\0" * 30 + b"\0\1"),  # flag over a limb that is not zero
     ],
 )
-def test_a_bundle_that_contradicts_itself_is_confusion(position, value):
+def test_a_bundle_with_contradicting_content_raises_share_confusion(position, value):
     session, event = resealed(position, value)
-    (complaint,) = said_of(session.to_client(0, event))
+    (complaint,) = messages_of(session.to_client(0, event))
     assert complaint == Complaint(ErrorCode.SHARE_CONFUSION, 1)
 
 
-def test_a_second_different_delivery_is_equivocation():
+def test_a_second_different_delivery_raises_equivocation():
     session, honest = shared()
     session.update(0)
     indices = set(decode_set(honest.share_holders, CLIENTS)) - {4}
@@ -327,7 +325,7 @@ def test_a_second_different_delivery_is_equivocation():
     assert refusal(session, 0, received(other)) is ErrorCode.EQUIVOCATION
 
 
-def test_a_delivery_for_a_roster_that_others_did_not_see_does_not_authenticate():
+def test_a_delivery_for_a_roster_shown_to_one_client_only_does_not_authenticate():
     """A6: two rosters in one session; the shares bind ctx1, so they do not open."""
     session, roster = advertised()
     other = with_advert(roster, 4, self_mask_commitment=b"\3" * 32)
@@ -374,7 +372,7 @@ ACCEPTABLE = {
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_the_client_owns_every_floor_and_names_the_one_that_is_broken(change):
+def test_every_limit_of_the_policy_is_enforced_and_named_in_the_error(change):
     # R5.0-4
     acceptable = parameters_for(CLIENTS, **ACCEPTABLE)
     STRICT.check(ObservedSession(acceptable, []).descriptor)
@@ -422,7 +420,7 @@ def test_profiles_and_suites_outside_the_policy_are_refused():
     ],
     ids=lambda change: "-".join(map(str, change.items()))[:40],
 )
-def test_parameters_that_no_session_can_have_are_bad_config(change):
+def test_impossible_parameters_raise_bad_config(change):
     fields = {"dimension": 4, "threshold": 3} | change
     parameters = parameters_for(CLIENTS, **fields)
     with pytest.raises(RemoteProtocolError) as caught:
@@ -448,7 +446,7 @@ def test_the_session_id_is_recomputed_so_every_field_changes_it():
     assert SessionDescriptor.decode(base.encode()) == base
 
 
-def test_two_views_of_u2_give_garbage_and_not_a_partial_sum():
+def test_two_views_of_u2_give_a_random_total_instead_of_a_partial_sum():
     """A6: masks are bound to ctx2; a client shown another U2 does not cancel."""
     session, full = shared()
     session.takes_every_view = True
@@ -470,7 +468,7 @@ def ready(noise_block=b""):
     return session
 
 
-def test_a_task_with_noise_has_no_way_in_for_a_plain_vector():
+def test_a_task_with_noise_accepts_no_plain_vector():
     # R5.3-1
     """A31: not a flag but a missing row of the table."""
     session = ready(noise_block=b"noise")
@@ -489,7 +487,7 @@ def test_a_task_with_noise_has_no_way_in_for_a_plain_vector():
     assert session.clients[0] is state
 
 
-def test_a_second_different_input_is_refused_and_the_same_one_is_masked_alike():
+def test_a_second_different_input_is_rejected_and_the_same_one_gives_the_same_bytes():
     # R5.3-2
     session = ready()
     first = session.supply_input(0)
@@ -511,7 +509,7 @@ def test_a_second_different_input_is_refused_and_the_same_one_is_masked_alike():
     ],
     ids=["length", "wide", "signed", "shape", "range"],
 )
-def test_a_vector_that_does_not_fit_is_the_callers_fault_and_loses_nothing(vector):
+def test_an_invalid_vector_is_a_local_error_and_keeps_the_state(vector):
     session = ready()
     state = session.clients[0]
     with pytest.raises(LocalProtocolError) as caught:
@@ -520,7 +518,7 @@ def test_a_vector_that_does_not_fit_is_the_callers_fault_and_loses_nothing(vecto
     assert session.clients[0] is state
 
 
-def test_a_session_of_another_aggregator_than_the_connected_one_is_refused():
+def test_an_offer_of_another_aggregator_than_the_connected_one_is_rejected():
     # R5.0-1
     """One operator cannot pass on the session of another one, with its clients."""
     session = new_session()
@@ -532,7 +530,7 @@ def test_a_session_of_another_aggregator_than_the_connected_one_is_refused():
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 780 + 3601], ids=str)
-def test_a_session_whose_end_cannot_be_by_ones_own_clock_is_refused(seconds):
+def test_an_offer_whose_end_contradicts_the_local_clock_is_rejected(seconds):
     """R5.0-2: before a key is made, and before the policy is asked."""
     session = new_session()
     now = session.descriptor.session_end - seconds
@@ -543,7 +541,7 @@ def test_a_session_whose_end_cannot_be_by_ones_own_clock_is_refused(seconds):
     assert "clock" in session.clients[0].reason
 
 
-def test_losses_are_counted_from_the_roster_too():
+def test_losses_are_also_counted_from_the_roster():
     """R5.4-4: who shared no keys is lost as well as who sent no input."""
     session = new_session(max_losses=1, max_dropouts=1)
     session.play(Round.ADVERTISE_KEYS)
@@ -567,7 +565,7 @@ def test_a_policy_may_name_the_aggregators():
         assert caught.value.code is ErrorCode.POLICY_VIOLATION
 
 
-def test_the_name_of_the_aggregator_enters_every_key():
+def test_the_session_id_depends_on_the_name_of_the_aggregator():
     offer = new_session().descriptor
     relayed = replace(offer, aggregator="relay")
     assert offer.session_id != relayed.session_id
@@ -576,13 +574,13 @@ def test_the_name_of_the_aggregator_enters_every_key():
 @pytest.mark.parametrize(
     "change", [{"aggregator": ""}, {"aggregator": "a" * 256}, {"task_id": "a\0b"}]
 )
-def test_no_session_has_an_impossible_name(change):
+def test_an_offer_with_an_invalid_name_is_rejected(change):
     with pytest.raises(RemoteProtocolError) as caught:
         replace(new_session().descriptor, **change).validate()
     assert caught.value.code is ErrorCode.BAD_CONFIG
 
 
-def test_a_second_offer_is_the_callers_fault():
+def test_a_second_offer_is_a_local_error():
     session = new_session()
     session.offer(0)
     with pytest.raises(LocalProtocolError):
@@ -599,7 +597,7 @@ def test_a_second_offer_is_the_callers_fault():
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.__name__)
-def test_a_message_that_only_clients_send_or_that_comes_too_early_ends_the_session(
+def test_a_message_of_a_client_or_one_too_early_ends_the_session(
     kind,
 ):
     session = new_session()
@@ -612,7 +610,7 @@ def test_a_message_that_only_clients_send_or_that_comes_too_early_ends_the_sessi
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.__name__)
-def test_nothing_that_arrives_after_the_end_changes_it(kind):
+def test_an_ended_client_ignores_every_event(kind):
     session = new_session()
     session.offer(0)
     session.to_client(0, AbortRequested(ErrorCode.DEADLINE, "too late"))

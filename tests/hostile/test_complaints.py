@@ -68,7 +68,7 @@ def accuse(session, number, accused, code=GARBAGE):
 
 @pytest.mark.parametrize("lost", [(), (0,)], ids=["dealer stays", "dealer lost"])
 @pytest.mark.parametrize("victims", [(1,), (1, 2, 3)])
-def test_a_sum_comes_out_although_a_dealer_has_dealt_garbage(victims, lost):
+def test_the_sum_is_released_despite_a_dealer_of_invalid_bundles(victims, lost):
     session = uploading(victims)
     played(session, silent=lost)
     session.play(Round.UNMASKING, [n for n in session.clients if n not in lost])
@@ -80,7 +80,7 @@ def test_a_sum_comes_out_although_a_dealer_has_dealt_garbage(victims, lost):
     assert set(session.dropped) == {identity_of(n) for n in lost}  # no other client
 
 
-def test_a_dealer_with_too_few_holders_ends_the_attempt_before_u3():
+def test_a_dealer_with_too_few_holders_ends_the_attempt_before_u3_is_fixed():
     session = uploading((1, 2, 3, 4), threshold=4)
     played(session)
     assert session.server_state.outcome.code is ErrorCode.DISPUTED
@@ -88,13 +88,13 @@ def test_a_dealer_with_too_few_holders_ends_the_attempt_before_u3():
     assert session.server_state.survivors == frozenset()  # it costs no client
 
 
-def test_complaints_of_the_lost_do_not_count_twice():
+def test_complaints_of_dropouts_are_not_counted_twice():
     session = uploading((1, 2, 3), threshold=4)
     played(session, silent=(1,))  # six of seven are left, two have complained
     assert isinstance(session.server_state, server.Unmasking)
 
 
-def test_an_absence_without_a_complaint_is_taken_and_reported():
+def test_a_share_missing_without_a_complaint_is_accepted_and_reported():
     session = uploading((1,))
     played(session, complain=False)
     session.play(Round.UNMASKING)
@@ -103,7 +103,7 @@ def test_an_absence_without_a_complaint_is_taken_and_reported():
     assert session.dropped == {identity_of(1): DropReason.WITHHELD_SHARES.value}
 
 
-def test_absences_count_against_the_answers_that_are_needed():
+def test_missing_shares_reduce_the_number_of_answers():
     session = uploading((1, 2, 3, 4), threshold=4)
     played(session, complain=False)
     session.play(Round.UNMASKING)
@@ -120,7 +120,7 @@ def test_absences_count_against_the_answers_that_are_needed():
         (CLIENTS, 1, ErrorCode.SESSION_OVER),  # an unknown peer
     ],
 )
-def test_a_complaint_is_about_a_client_that_has_sent_something(accuser, accused, code):
+def test_a_complaint_must_name_a_client_that_sent_bundles(accuser, accused, code):
     session = uploading(())
     with pytest.raises(RemoteProtocolError) as caught:
         accuse(session, accuser, accused)
@@ -140,7 +140,7 @@ def test_on_a_ring_only_neighbours_complain():
                 accuse(session, 1, accused)
 
 
-def test_a_complaint_is_repeated_until_it_is_acknowledged_and_never_changed():
+def test_a_complaint_is_repeated_until_acknowledged_and_never_changed():
     session = uploading(())
     assert not accuse(session, 1, 2).is_repeat
     assert accuse(session, 1, 2).is_repeat
@@ -168,7 +168,7 @@ def test_a_complaint_names_what_is_wrong_with_a_bundle(code):
     assert caught.value.code is ErrorCode.BAD_ENCODING
 
 
-def test_a_share_that_is_said_to_be_absent_must_be_zero():
+def test_a_share_declared_absent_must_be_zero():
     session = uploading(())
     played(session)
     (output,) = session.update(0)

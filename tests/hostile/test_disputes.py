@@ -173,7 +173,7 @@ class Slanderer(Accuser):
         return range(COLLUDERS, CLIENTS)
 
 
-class Liar(Corrupt):
+class WrongShareClient(Corrupt):
     """Reveals a wrong share of one victim, in the first session that it answers in."""
 
     VICTIM = CLIENTS - 1
@@ -246,7 +246,7 @@ def assert_sum_of_the_rest(deployment, endings, *, honest_lost):
 
 
 @BOTH
-def test_dealers_of_garbage_are_excluded_and_no_other_client(parameters, caplog):
+def test_only_dealers_of_invalid_bundles_are_excluded(parameters, caplog):
     caplog.set_level(logging.INFO, telemetry.SERVER_LOGGER)
     deployment, endings = run(Garbage, parameters=parameters)
     (failed,) = assert_sum_of_the_rest(deployment, endings, honest_lost=0)
@@ -262,14 +262,14 @@ def test_dealers_of_garbage_are_excluded_and_no_other_client(parameters, caplog)
 
 
 @BOTH
-def test_as_many_attempts_are_lost_as_there_are_colluders_and_no_more(parameters):
+def test_colluders_cost_at_most_one_attempt_each(parameters):
     deployment, endings = run(GarbageInTurn, parameters=parameters)
     failed = assert_sum_of_the_rest(deployment, endings, honest_lost=0)
     assert len(failed) == COLLUDERS
 
 
 @BOTH
-def test_accusers_of_one_client_cost_one_attempt_and_that_client(
+def test_several_accusers_of_one_client_cost_one_attempt_and_that_client(
     parameters,
 ):
     deployment, endings = run(Accuser, late=LATE, parameters=parameters)
@@ -278,7 +278,7 @@ def test_accusers_of_one_client_cost_one_attempt_and_that_client(
 
 
 @BOTH
-def test_accusers_with_a_victim_each_cost_as_many_honest_clients(
+def test_accusers_of_different_victims_cost_one_honest_client_each(
     parameters,
 ):
     deployment, endings = run(
@@ -292,7 +292,7 @@ def test_accusers_with_a_victim_each_cost_as_many_honest_clients(
 
 
 @BOTH
-def test_a_client_that_accuses_more_than_there_are_colluders_is_alone_excluded(
+def test_only_the_client_that_accuses_more_peers_than_colluders_exist_is_excluded(
     parameters,
 ):
     deployment, endings = run(Slanderer, late=LATE, parameters=parameters)
@@ -314,13 +314,13 @@ def test_the_points_of_a_server_with_disputes_are_those_recorded(golden):
 
 
 @pytest.mark.parametrize("at", points_before_the_second_session())
-def test_a_restart_between_attempts_keeps_who_is_out(at):
+def test_excluded_clients_stay_excluded_after_a_restart_between_attempts(at):
     deployment, endings = run(Garbage, server_crash=CrashSwitch(at))
     assert deployment.server_restarts == 1
     assert len(assert_sum_of_the_rest(deployment, endings, honest_lost=0)) == 1
 
 
-def test_who_is_out_stays_out_of_the_next_sums():
+def test_excluded_clients_stay_excluded_from_later_sums():
     deployment, _ = run(Garbage, sessions=2, server_crash=CrashSwitch(70))
     assert deployment.server_restarts == 1
     assert len(deployment.sums) == 2
@@ -330,18 +330,18 @@ def test_who_is_out_stays_out_of_the_next_sums():
     assert len([r for r in receipts(deployment) if r.members]) == 3
 
 
-def test_a_wrong_share_that_was_corrected_leaves_both_out_of_the_next_sum():
-    deployment, endings = run(Liar, corrupt={0}, sessions=2)
+def test_a_corrected_wrong_share_excludes_both_parties_from_the_next_sum():
+    deployment, endings = run(WrongShareClient, corrupt={0}, sessions=2)
     first, second = (released.receipt for released in deployment.sums)
-    pair = (identity_of(Liar.VICTIM), identity_of(0))
+    pair = (identity_of(WrongShareClient.VICTIM), identity_of(0))
     assert first.disputes == ((*pair, ErrorCode.RECONSTRUCTION_FAILED),)
     assert set(first.members) - set(second.members) == set(pair)
-    assert endings.keys() - {0, Liar.VICTIM} == {
+    assert endings.keys() - {0, WrongShareClient.VICTIM} == {
         n for n, ending in endings.items() if isinstance(ending, SessionOutcome)
     }
 
 
-def test_a_client_that_may_have_been_framed_is_excluded_from_one_attempt():
+def test_a_possibly_framed_client_is_excluded_from_one_attempt_only():
     # Eleven answers, nine needed: one wrong share is corrected, two liars are allowed.
     parameters = replace(
         PARAMETERS,
@@ -351,10 +351,12 @@ def test_a_client_that_may_have_been_framed_is_excluded_from_one_attempt():
         max_dropouts=2,
         max_losses=2,
     )
-    deployment, _ = run(Liar, parameters=parameters, sessions=2, max_attempts=2)
+    deployment, _ = run(
+        WrongShareClient, parameters=parameters, sessions=2, max_attempts=2
+    )
     failed, first, second = receipts(deployment)
     assert failed.outcome.code is ErrorCode.RECONSTRUCTION_FAILED
-    victim = identity_of(Liar.VICTIM)
+    victim = identity_of(WrongShareClient.VICTIM)
     assert (failed.failed_dealer, failed.is_failure_proven) == (victim, False)
     assert failed.disputes == ()
     assert set(failed.members) - set(first.members) == {victim}

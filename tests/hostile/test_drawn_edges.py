@@ -67,7 +67,7 @@ def left_with(session, number, envelope):
 # --- sessions -----------------------------------------------------------------------
 
 
-def test_a_session_takes_place_in_six_rounds():
+def test_a_session_with_drawn_edges_has_six_rounds():
     assert [which.value for which in ROUNDS] == [1, 2, 3, 4, 5, 6]
     result = run_session(session_of())
     assert np.array_equal(result.total, [MODULUS - 1] * CLIENTS)
@@ -75,7 +75,7 @@ def test_a_session_takes_place_in_six_rounds():
 
 @pytest.mark.parametrize("first", ROUNDS[1:])
 @pytest.mark.parametrize("second", ROUNDS[1:])
-def test_losses_at_any_point_leave_one_sum(first, second):
+def test_losses_in_any_round_leave_exactly_one_sum(first, second):
     session = session_of()
     result = run_session(session, {2: first, 5: second, 8: Round.UNMASKING})
     expected = [MODULUS - 1 if n in result.survivors else 0 for n in range(CLIENTS)]
@@ -106,7 +106,7 @@ def test_too_few_lists_end_the_session():
     assert session.server_state.outcome.fate is Fate.NEVER_FIXED
 
 
-def test_who_sends_no_list_is_out_of_everything():
+def test_a_client_without_a_list_is_excluded_from_the_session():
     # R5.9-11
     session = played(Round.ADVERTISE_KEYS)
     session.play(Round.CHOOSE_EDGES, range(1, CLIENTS))
@@ -158,7 +158,7 @@ def test_another_roster_makes_a_client_draw_others():
 # --- lies of the server -------------------------------------------------------------
 
 
-def test_an_edge_cannot_be_hidden_from_the_one_that_was_drawn():
+def test_an_edge_cannot_be_hidden_from_its_receiver():
     # R5.9-10: the receiver believes it, the drawer does not.
     session = played(Round.CHOOSE_EDGES)
     receiver = session.clients[0].edges.drawn[0]
@@ -194,7 +194,7 @@ def test_an_edge_cannot_be_hidden_from_the_one_that_was_drawn():
     assert left_with(session, 0, Envelope.of(lie)) is ErrorCode.BAD_PROOF
 
 
-def test_two_roots_give_masks_that_do_not_cancel():
+def test_clients_with_different_edge_roots_have_masks_that_do_not_cancel():
     """Who is shown other edges signs other sets: no quorum names both (R5.9-12)."""
     session = played(Round.CHOOSE_EDGES)
     drawer, receiver = 0, session.clients[0].edges.drawn[0]
@@ -221,7 +221,7 @@ def test_two_roots_give_masks_that_do_not_cancel():
     }
 
 
-def test_a_second_account_of_the_edges_is_a_contradiction():
+def test_a_second_different_edge_message_raises_equivocation():
     # R5-8
     session = played(Round.CHOOSE_EDGES)
     shown = session.fetch(0)
@@ -234,7 +234,7 @@ def test_a_second_account_of_the_edges_is_a_contradiction():
     assert left_with(session, 0, Envelope.of(other)) is ErrorCode.EQUIVOCATION
 
 
-def test_edges_are_not_expected_before_the_client_has_drawn():
+def test_an_edge_message_before_the_client_has_drawn_is_unexpected():
     # R5-9
     session = played(Round.CHOOSE_EDGES)
     shown = session.fetch(0)
@@ -243,7 +243,7 @@ def test_edges_are_not_expected_before_the_client_has_drawn():
     assert left_with(fresh, 0, shown) is ErrorCode.UNEXPECTED_MESSAGE
 
 
-def test_bytes_that_are_no_account_of_edges_are_refused():
+def test_malformed_edge_messages_are_rejected():
     # R5.9-5
     session = played(Round.CHOOSE_EDGES)
     shown = session.fetch(0).open()
@@ -264,7 +264,7 @@ def refused(session, edges, sender=COLLUDER):
     return caught.value.code
 
 
-def test_the_server_takes_lists_that_can_have_been_drawn():
+def test_the_server_accepts_only_lists_that_can_have_been_drawn():
     # R5.9-3, R5.9-4, R5-8
     session = played(Round.ADVERTISE_KEYS)
     outputs = session.act(COLLUDER, Round.CHOOSE_EDGES)
@@ -296,7 +296,7 @@ def test_the_server_takes_lists_that_can_have_been_drawn():
     assert refused(session, signed(tuple(range(DEGREE)))) is ErrorCode.EQUIVOCATION
 
 
-def test_a_step_that_is_forgotten_leaves_the_lists_as_they_were():
+def test_a_discarded_fork_leaves_the_lists_unchanged():
     session = played(Round.ADVERTISE_KEYS)
     before = server.fork(session.server_state)
     session.play(Round.CHOOSE_EDGES)
@@ -307,7 +307,7 @@ def test_a_step_that_is_forgotten_leaves_the_lists_as_they_were():
     assert server.progress(session.server_state).expected == CLIENTS
 
 
-def test_a_client_that_few_others_draw_stays():
+def test_a_client_drawn_by_few_others_stays():
     # R5.3-11: how many draw a client is chance, and says nothing of its roster.
     session = session_of(degree=3, losses=2)
     for which in ROUNDS[:2]:
@@ -343,7 +343,7 @@ def test_a_client_takes_part_only_if_profile_and_graph_are_named():
         assert caught.value.code is ErrorCode.POLICY_VIOLATION
 
 
-def test_the_failure_bounds_are_computed_at_the_size_of_the_roster():
+def test_the_failure_bounds_are_computed_for_the_actual_roster_size():
     # R5.9-2: what the offer promises of the largest roster does not hold of this one.
     parameters = replace(
         session_of().parameters, colluders=4, min_clients=8, max_clients=400
@@ -357,7 +357,7 @@ def test_the_failure_bounds_are_computed_at_the_size_of_the_roster():
         check_edge_bounds(replace(parameters, threshold=7, tail=tail), 12)
 
 
-def test_noise_counts_those_whom_a_server_may_leave_out_as_lost():
+def test_noise_counts_clients_the_server_may_omit_as_dropouts():
     # R5.9-13
     parameters = sparse_parameters_for(
         1000,

@@ -43,12 +43,12 @@ def summing(lost=()):
     return session, server.step(state, RoundClosed(Round.UNMASKING)).state
 
 
-def told(state, number):
+def update_of(state, number):
     return server.update_for(state, identity_of(number)).open()
 
 
 @pytest.mark.parametrize("which", CLIENT_ROUNDS[1:])
-def test_an_abort_tells_each_client_the_fate_of_its_own_input(which):
+def test_an_abort_states_the_fate_of_each_clients_input(which):
     session = played(which, lost=(0,))
     session.to_server(AbortRequested(ErrorCode.CANCELLED, "enough"))
     fixed = which is Round.UNMASKING
@@ -56,14 +56,14 @@ def test_an_abort_tells_each_client_the_fate_of_its_own_input(which):
         fate = Fate.NEVER_FIXED
         if fixed:
             fate = Fate.NOT_INCLUDED if number == 0 else Fate.INCLUDED
-        ended = told(session.server_state, number)
+        ended = update_of(session.server_state, number)
         assert ended == Aborted(fate, ErrorCode.CANCELLED, "enough")
     stranger = server.update_for(session.server_state, "stranger").open()
     assert stranger.fate is (Fate.NOT_INCLUDED if fixed else Fate.NEVER_FIXED)
 
 
 @pytest.mark.parametrize("cause", ["silence", "bad dealer"])
-def test_a_session_that_fails_after_u3_costs_its_members_all_the_same(cause):
+def test_a_session_that_fails_after_u3_is_charged_to_its_members(cause):
     """A colluder that says nothing in round 6 must not earn a free sum."""
     session = played(Round.UNMASKING, lost=(0,))
     if cause == "silence":
@@ -78,23 +78,25 @@ def test_a_session_that_fails_after_u3_costs_its_members_all_the_same(cause):
         session.server_state = replace(session.server_state, cohort=cohort)
         code = ErrorCode.RECONSTRUCTION_FAILED
     session.close(Round.UNMASKING)
-    assert [told(session.server_state, n).fate for n in range(CLIENTS)] == [
+    assert [update_of(session.server_state, n).fate for n in range(CLIENTS)] == [
         Fate.NOT_INCLUDED,
         *[Fate.INCLUDED] * (CLIENTS - 1),
     ]
-    assert {told(session.server_state, n).code for n in range(CLIENTS)} == {code}
+    assert {update_of(session.server_state, n).code for n in range(CLIENTS)} == {code}
 
 
-def test_of_a_released_sum_only_its_members_hear():
+def test_only_members_are_told_of_a_released_sum():
     _, state = summing(lost=(0,))
     state = server.step(state, SumComputed(b"h" * 32, 15, 99)).state
-    assert told(state, 1) == Released(Fate.INCLUDED, b"h" * 32, 15, CLIENTS - 1, 99)
-    left_out = told(state, 0)
+    assert update_of(state, 1) == Released(
+        Fate.INCLUDED, b"h" * 32, 15, CLIENTS - 1, 99
+    )
+    left_out = update_of(state, 0)
     assert (left_out.fate, left_out.code) == (Fate.NOT_INCLUDED, ErrorCode.SESSION_OVER)
     assert server.update_for(state, "stranger").kind is Aborted
 
 
-def test_a_sum_that_could_be_known_is_thrown_away_only_on_purpose():
+def test_an_unmasked_sum_is_discarded_only_on_explicit_request():
     # R5-5
     _, state = summing(lost=(0,))
     with pytest.raises(LocalProtocolError, match="charged"):
@@ -102,8 +104,8 @@ def test_a_sum_that_could_be_known_is_thrown_away_only_on_purpose():
     request = AbortRequested(ErrorCode.CANCELLED, "I mean it", discard_unmasked=True)
     ended = server.step(state, request).state
     assert ended.was_unmasked
-    assert told(ended, 1).fate is Fate.INCLUDED
-    assert told(ended, 0).fate is Fate.NOT_INCLUDED
+    assert update_of(ended, 1).fate is Fate.INCLUDED
+    assert update_of(ended, 0).fate is Fate.NOT_INCLUDED
     earlier = played(Round.UNMASKING).server_state
     assert not server.step(earlier, request).state.was_unmasked
 
@@ -133,7 +135,7 @@ def after(session, message):
 
 
 @pytest.mark.parametrize("kind", [client_states.Advertised, client_states.Shared])
-def test_a_sum_is_not_believed_before_an_input_is_in(kind):
+def test_a_client_accepts_no_sum_before_its_input_is_masked(kind):
     # R5.6-1
     ended = after(in_state(kind), SUM)
     assert isinstance(ended, client_states.Failed)
@@ -143,7 +145,7 @@ def test_a_sum_is_not_believed_before_an_input_is_in(kind):
     )
 
 
-def test_a_sum_is_believed_from_masked_and_answered():
+def test_a_client_accepts_a_sum_after_masking_and_after_answering():
     for kind in (client_states.Masked, client_states.Answered):
         assert after(in_state(kind), SUM) == client_states.Completed(
             SUM, ChargeOutcome.KEPT
@@ -152,7 +154,7 @@ def test_a_sum_is_believed_from_masked_and_answered():
 
 @pytest.mark.parametrize("fate", [Fate.INCLUDED, Fate.NOT_INCLUDED])
 @pytest.mark.parametrize("count", [0, 1, 2, 3, CLIENTS, CLIENTS + 1, 2**32 - 1])
-def test_a_sum_that_cannot_be_is_not_believed_from_masked(fate, count):
+def test_a_masked_client_rejects_an_impossible_sum(fate, count):
     # R5.6-4: the threshold is 3, and all have sent their bundles.
     ended = after(
         in_state(client_states.Masked), replace(SUM, fate=fate, survivors=count)
@@ -163,7 +165,7 @@ def test_a_sum_that_cannot_be_is_not_believed_from_masked(fate, count):
         assert (ended.code, ended.charge) == (ErrorCode.U3_INVALID, ChargeOutcome.KEPT)
 
 
-def test_a_sum_of_fewer_than_the_fewest_survivors_is_not_believed():
+def test_a_sum_below_min_survivors_is_rejected():
     # R5.6-4: the threshold is 3, and no sum has fewer than 5 inputs.
     for count, is_possible in ((4, False), (5, True)):
         session = played(
@@ -173,7 +175,7 @@ def test_a_sum_of_fewer_than_the_fewest_survivors_is_not_believed():
         assert isinstance(ended, client_states.Completed) is is_possible
 
 
-def test_a_client_outside_the_roster_is_told_so_in_every_round():
+def test_a_client_outside_the_roster_is_notified_in_every_round():
     for which in CLIENT_ROUNDS[1:]:
         ended = server.update_for(played(which).server_state, "stranger").open()
         assert (ended.code, ended.fate) == (ErrorCode.SESSION_OVER, Fate.NOT_INCLUDED)
@@ -182,7 +184,7 @@ def test_a_client_outside_the_roster_is_told_so_in_every_round():
 
 @pytest.mark.parametrize("fate", [Fate.INCLUDED, Fate.NOT_INCLUDED])
 @pytest.mark.parametrize("count", [0, 1, 4, 6, 7, 2**32 - 1])
-def test_where_clients_sign_who_has_not_signed_has_no_sum(fate, count):
+def test_in_signed_profiles_a_client_that_has_not_signed_accepts_no_sum(fate, count):
     # R5.6-4
     session = InProcessSession(
         signing_parameters_for(CLIENTS, dimension=CLIENTS),
@@ -204,7 +206,7 @@ def test_where_clients_sign_who_has_not_signed_has_no_sum(fate, count):
 
 
 @pytest.mark.parametrize("count", [0, CLIENTS - 1, CLIENTS + 1])
-def test_a_sum_of_others_than_were_answered_for_is_a_lie(count):
+def test_a_client_that_answered_rejects_a_sum_over_another_number_of_clients(count):
     # R5.6-2
     ended = after(in_state(client_states.Answered), replace(SUM, survivors=count))
     assert isinstance(ended, client_states.Failed)
@@ -220,7 +222,7 @@ def test_a_sum_of_others_than_were_answered_for_is_a_lie(count):
     ],
     ids=lambda lie: f"{type(lie).__name__} {lie.fate.name}",
 )
-def test_a_client_that_has_answered_does_not_believe_that_it_is_not_included(lie):
+def test_a_client_that_answered_rejects_the_fate_not_included(lie):
     ended = after(in_state(client_states.Answered), lie)
     assert isinstance(ended, client_states.Failed)
     assert (ended.code, ended.charge) == (ErrorCode.U3_INVALID, ChargeOutcome.KEPT)
@@ -228,7 +230,7 @@ def test_a_client_that_has_answered_does_not_believe_that_it_is_not_included(lie
 
 @pytest.mark.parametrize("fate", Fate)
 @pytest.mark.parametrize("code", [ErrorCode.CANCELLED, ErrorCode.SESSION_OVER])
-def test_of_an_abort_the_fate_decides_and_never_the_code(fate, code):
+def test_the_charge_after_an_abort_depends_on_the_fate_and_not_on_the_code(fate, code):
     charges = {
         client_states.Advertised: ChargeOutcome.NEVER,
         client_states.Shared: ChargeOutcome.NEVER,
@@ -241,7 +243,7 @@ def test_of_an_abort_the_fate_decides_and_never_the_code(fate, code):
         assert after(in_state(kind), Aborted(fate, code, "")).charge is charge
 
 
-def test_an_end_that_the_server_did_not_state_gives_nothing_back():
+def test_an_end_not_stated_by_the_server_refunds_nothing():
     for kind in (client_states.Masked, client_states.Answered):
         session = in_state(kind)
         session.to_client(0, AbortRequested(ErrorCode.DEADLINE, "unreachable"))

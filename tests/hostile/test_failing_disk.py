@@ -144,7 +144,7 @@ def test_every_kind_of_write_is_refused_once():
 @pytest.mark.parametrize("loses_answers", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("times", [1, 14], ids=["one write", "many writes"])
 @pytest.mark.parametrize("at", range(len(SERVER_WRITES)))
-def test_a_full_disk_of_the_server_costs_time_and_no_exactness(
+def test_a_full_disk_of_the_server_delays_but_does_not_change_the_sum(
     at, times, loses_answers
 ):
     disk = FullDisk(at, times=times, loses_answers=loses_answers)
@@ -160,7 +160,9 @@ def test_a_full_disk_of_the_server_costs_time_and_no_exactness(
 @pytest.mark.parametrize("loses_answers", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("times", [1, 14], ids=["one write", "many writes"])
 @pytest.mark.parametrize("at", range(len(CLIENT_WRITES)))
-def test_a_full_disk_of_a_client_costs_at_most_its_own_part(at, times, loses_answers):
+def test_a_full_disk_of_a_client_costs_at_most_its_own_contribution(
+    at, times, loses_answers
+):
     disk = FullDisk(at, times=times, loses_answers=loses_answers)
     deployment, endings = run(Persevering, client_crash={VICTIM: disk})
     assert len(deployment.sums) == 1
@@ -242,7 +244,7 @@ def test_an_upload_changed_during_a_crash_ends_the_session_and_never_the_task(
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_sum_changed_during_a_crash_is_never_handed_out(damage, tmp_path):
+def test_a_sum_damaged_during_a_crash_is_never_delivered(damage, tmp_path):
     deployment, _ = crash_then(SUMMED, tmp_path, "*/sum", damage)
     # It was handed out once, before the crash, or not at all.
     assert_exact(deployment)
@@ -274,7 +276,7 @@ def half_finished_states(tmp_path):
     return copies
 
 
-def test_a_damaged_store_is_blamed_on_the_disk_and_nothing_else_happens(tmp_path):
+def test_a_damaged_store_is_reported_as_a_storage_error_only(tmp_path):
     states = half_finished_states(tmp_path)
     outcomes = set()
     for role, data in states.items():

@@ -186,7 +186,7 @@ def besieged(names, kind=Siege, **options):
 
 
 @pytest.mark.parametrize("name", STRANGE_NAMES, ids=ascii)
-def test_a_member_that_sends_garbage_in_every_round_costs_no_client_the_sum(name):
+def test_a_member_that_sends_garbage_in_every_round_does_not_prevent_the_sum(name):
     siege, endings = besieged([name])
     assert all(isinstance(e, SessionOutcome) for e in endings.values()), endings
     assert len(siege.sums) == 1
@@ -207,7 +207,7 @@ def test_a_member_that_sends_garbage_in_every_round_costs_no_client_the_sum(name
     assert siege.contradictions() == {}
 
 
-def test_bundles_of_noise_cost_one_session_and_their_sender_its_place():
+def test_bundles_of_random_bytes_cost_one_session_and_exclude_their_sender():
     """Only its readers can check a sealed bundle, and no server expects a colluder."""
 
     class Poisoned(Siege):
@@ -240,13 +240,13 @@ def test_bundles_of_noise_cost_one_session_and_their_sender_its_place():
         assert answer_of(store.read(ListSessions(role=Side.CLIENT))) == ()
 
 
-def test_an_identity_longer_than_a_name_names_no_client():
+def test_an_identity_of_invalid_length_is_unauthenticated():
     siege, endings = besieged(["x" * 256, "", "ä" * 128])
     assert all(isinstance(e, SessionOutcome) for e in endings.values())
     assert {error.code for error in siege.refusals} == {ErrorCode.UNAUTHENTICATED}
 
 
-def test_watchers_without_number_are_turned_away_and_keep_no_client_out():
+def test_excess_watchers_are_rejected_and_block_no_client():
     async def main(clock):
         deployment = Deployment(
             clock,

@@ -341,7 +341,7 @@ LIES = {
 
 
 @pytest.mark.parametrize(("lies", "code"), LIES.values(), ids=LIES)
-def test_whatever_the_server_says_the_client_leaves_with_a_code(lies, code):
+def test_a_client_leaves_with_an_error_code_whatever_the_server_answers(lies, code):
     policy = replace(LENIENT_POLICY, min_survivors=3, min_clients=3)
     deployment, endings = run(
         lies, policy=policy, settings=replace(POLLING, max_payload_bytes=1 << 22)
@@ -365,7 +365,7 @@ def test_a_changed_bundle_is_complained_about_and_the_sum_is_released():
     assert complaint[0] == identity_of(VICTIM)
 
 
-def test_a_roster_elsewhere_without_end_is_not_collected():
+def test_an_oversized_roster_by_reference_is_not_fetched():
     fetched = []
 
     def endless(_):
@@ -383,20 +383,20 @@ def test_a_roster_elsewhere_without_end_is_not_collected():
 
 
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0])
-def test_a_server_that_only_ever_says_wait_costs_time_and_nothing_else(seconds):
+def test_a_server_that_always_answers_wait_causes_a_deadline_error(seconds):
     deployment, endings = run({GetOffer: lambda: Wait(seconds)}, UselessConnection)
     assert endings[VICTIM].code is ErrorCode.DEADLINE
     assert_left_cleanly(deployment, endings[VICTIM])
 
 
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0])
-def test_a_server_that_has_no_update_costs_time_and_no_place(seconds):
+def test_a_server_without_an_update_costs_time_and_keeps_the_session(seconds):
     deployment, endings = run({GetUpdate: lambda: Wait(seconds)}, UselessConnection)
     assert_may_come_back(deployment, endings[VICTIM])
 
 
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0])
-def test_a_server_that_is_always_overloaded_costs_time_and_no_place(seconds):
+def test_an_overloaded_server_costs_time_and_keeps_the_session(seconds):
     def refuse():
         raise ServiceError(
             "later", code=ErrorCode.OVERLOADED, retry_after_seconds=seconds
@@ -406,7 +406,7 @@ def test_a_server_that_is_always_overloaded_costs_time_and_no_place(seconds):
     assert_may_come_back(deployment, endings[VICTIM])
 
 
-def test_a_stream_that_never_speaks_is_closed_and_polled():
+def test_a_silent_stream_is_closed_and_replaced_by_polling():
     class Silent(LyingConnection):
         async def watch(self, request):
             del request
@@ -475,7 +475,7 @@ def test_two_unmask_requests_around_a_restart_get_one_answer_at_most(at):
     assert_left_cleanly(deployment, endings[VICTIM])
 
 
-def test_a_third_unmask_request_is_refused_after_the_first_was_answered():
+def test_a_third_unmask_request_raises_equivocation():
     """After the answer, the server repeatedly sends another U3."""
     answered = []
 
@@ -494,7 +494,7 @@ def test_a_third_unmask_request_is_refused_after_the_first_was_answered():
 
 @pytest.mark.parametrize("offset", [-1, 1 << 63])
 @pytest.mark.parametrize("point", ["before UploadChunk", "after UploadChunk"])
-def test_an_upload_that_continues_outside_of_the_vector_is_left(point, offset):
+def test_an_upload_offset_outside_the_vector_ends_the_session(point, offset):
     """A restarted client receives the lie; its first process received the truth."""
     switch = CrashSwitch(POINTS.index(point))
 
@@ -512,7 +512,7 @@ def test_an_upload_that_continues_outside_of_the_vector_is_left(point, offset):
 
 @pytest.mark.parametrize("first", range(3))
 @pytest.mark.parametrize("kind", [Roster, Delivery])
-def test_another_view_after_a_restart_is_refused_or_never_seen(kind, first):
+def test_a_different_view_after_a_restart_is_rejected_or_never_received(kind, first):
     def other(update):
         if isinstance(update, Roster):
             fewer = tuple(a for a in update.adverts if a.identity != "client-0")
@@ -530,7 +530,7 @@ def test_another_view_after_a_restart_is_refused_or_never_seen(kind, first):
         assert deployment.contradictions() == {}
 
 
-def test_a_session_that_was_left_is_not_joined_again():
+def test_a_client_does_not_rejoin_a_session_it_left():
     """The server offers the number once more, with another nonce."""
     offers = []
 
@@ -582,7 +582,7 @@ def test_a_stricter_policy_after_a_restart_ends_the_session(at):
     assert deployment.contradictions() == {}
 
 
-def test_no_session_number_breaks_the_database(tmp_path):
+def test_a_session_number_beyond_the_range_of_the_database_is_rejected(tmp_path):
     store = LastingStore.make(tmp_path / "state")
     lies, code = LIES["a session number beyond all databases"]
     deployment, endings = run(lies, client_stores={VICTIM: store})
@@ -600,7 +600,7 @@ def test_no_session_number_breaks_the_database(tmp_path):
     store.end()
 
 
-def test_the_lies_are_told():
+def test_without_lies_the_client_receives_the_sum():
     """The tests above can fail: without lies the client receives the sum."""
     deployment, endings = run({})
     assert isinstance(endings[VICTIM], SessionOutcome)

@@ -87,7 +87,7 @@ def played(last, **overrides):
     raise AssertionError("no such round")
 
 
-def tell(session, number, message):
+def send_to_client(session, number, message):
     """Deliver a message to a client; return its messages."""
     outputs = session.to_client(number, Received(Envelope.of(message)))
     return [output.envelope.open() for output in outputs if isinstance(output, Send)]
@@ -169,7 +169,7 @@ def test_substituted_keys_are_not_signed_by_their_client(changes):
     assert identity_of(VICTIM) in session.clients[0].reason
 
 
-def test_keys_substituted_with_the_colluders_credential_are_under_its_name():
+def test_keys_substituted_under_the_colluders_credential_are_rejected():
     """A1: what the colluder signs does not stand for any other client."""
     session, roster = advertised()
     stolen = resigned(session, roster.adverts[VICTIM], masking_key=keys(b"mask"))
@@ -178,7 +178,7 @@ def test_keys_substituted_with_the_colluders_credential_are_under_its_name():
     assert codes(session, lie, OTHERS) == {ErrorCode.BAD_CREDENTIAL}
 
 
-def test_a_borrowed_credential_does_not_come_with_its_key():
+def test_a_credential_of_another_client_requires_its_signing_key():
     session, roster = advertised()
     victim = roster.adverts[VICTIM]
     stolen = resigned(
@@ -245,7 +245,7 @@ def copies():
 
 
 @pytest.mark.parametrize("copy", copies(), ids=lambda copy: copy.__name__)
-def test_a_copied_key_is_refused_although_it_is_signed(copy):
+def test_a_copied_key_is_rejected_even_if_it_is_signed(copy):
     """A3: of all kinds of keys, identity keys included."""
     session, roster = advertised()
     own, victim = roster.adverts[COLLUDER], roster.adverts[VICTIM]
@@ -260,7 +260,7 @@ def test_a_client_that_is_not_in_a_valid_roster_leaves():
     assert codes(session, lie, [VICTIM]) == {ErrorCode.SELF_MISSING}
 
 
-def test_invented_clients_have_no_issuer():
+def test_invented_clients_are_rejected_for_lack_of_an_issuer():
     """A4: the server has a key for each, and no issuer that clients know."""
     session, roster = advertised()
     key, issuer = identity("a new client"), identity("another issuer")
@@ -303,7 +303,7 @@ COLLUDERS_NAME = identity_of(COLLUDER)
         "of a key of low order",
     ],
 )
-def test_invalid_credentials_are_refused_by_clients(credential):
+def test_invalid_credentials_are_rejected_by_clients_and_the_server(credential):
     """A7: to every client, and to the server before it counts the advert."""
     session, roster = advertised()
     advert = resigned(session, roster.adverts[COLLUDER], credential=credential)
@@ -314,18 +314,18 @@ def test_invalid_credentials_are_refused_by_clients(credential):
     assert refused(fresh, COLLUDER, advert) is ErrorCode.BAD_CREDENTIAL
 
 
-def test_a_credential_that_just_does():
+def test_a_credential_valid_only_at_the_session_end_is_accepted():
     session, roster = advertised()
     credential = enrolled_as(
         COLLUDERS_NAME, COLLUDERS_KEY, not_before=SESSION_END, not_after=SESSION_END
     )
     advert = resigned(session, roster.adverts[COLLUDER], credential=credential)
     changed = with_advert(roster, COLLUDER, advert)
-    assert all(tell(session, number, changed) for number in HONEST)
+    assert all(send_to_client(session, number, changed) for number in HONEST)
 
 
 @pytest.mark.parametrize("kind", ["credential", "signature", "both"])
-def test_an_advert_of_another_profile_is_of_no_use_here(kind):
+def test_an_advert_of_another_profile_is_rejected(kind):
     """A7: without a name that the issuer vouches for, no client has signed anything."""
     session, roster = advertised()
     bare = {"credential": {"credential": None}, "signature": {"signature": b""}}
@@ -337,7 +337,7 @@ def test_an_advert_of_another_profile_is_of_no_use_here(kind):
     assert refused(session_of(), COLLUDER, advert) is ErrorCode.BAD_CREDENTIAL
 
 
-def test_a_neighbourhood_is_no_roster():
+def test_a_neighbourhood_is_not_accepted_as_a_signed_roster():
     """A20: a quorum counts names, so all of them must have been seen."""
     session, _ = advertised()
     ring = Roster.of(session.server_state.cohort.roster.adverts, bytes(32))
@@ -368,7 +368,7 @@ def revoking(serials):
     return session
 
 
-def test_a_revoked_serial_is_refused_by_all_who_know_the_list():
+def test_a_revoked_serial_is_rejected_by_all_clients_that_have_the_list():
     """A7: the server has counted the advert as if there were no list."""
     session = revoking({COLLUDER + 1})
     for number in HONEST:
@@ -404,7 +404,7 @@ def test_another_issuer_or_trust_domain_is_refused_before_a_key_is_made():
         assert offered(replace(trust, **change)) == {ErrorCode.POLICY_VIOLATION}
 
 
-def test_a_client_without_a_credential_takes_no_part():
+def test_a_client_without_a_credential_rejects_the_offer():
     session = session_of()
     event = SessionOffered(
         session.descriptor,
@@ -419,13 +419,13 @@ def test_a_client_without_a_credential_takes_no_part():
 # --- sets that differ by reader -----------------------------------------------------
 
 
-def test_two_rosters_give_no_shares():
+def test_bundles_of_two_rosters_do_not_open():
     """A11: three clients are shown a roster without the colluder."""
     session, roster = advertised()
     small = Roster(roster.adverts[:COLLUDER])
     bundles = session.server_state.bundles  # of a server that checks nothing
     for number in session.clients:
-        (said,) = tell(session, number, small if number < 3 else roster)
+        (said,) = send_to_client(session, number, small if number < 3 else roster)
         sealed = said.sealed.ljust(COLLUDER * BUNDLE_BYTES, b"\0")
         bundles[number] = replace(said, sealed=sealed)
     session.close(Round.SHARE_KEYS)
@@ -467,7 +467,7 @@ ALL_CLIENTS = encode_set(range(CLIENTS), CLIENTS)
 def signed(session, views, numbers=range(CLIENTS)):
     """Show clients their sets; return what they sign."""
     return {
-        number: tell(session, number, Survivors(views(number)))[0].signature
+        number: send_to_client(session, number, Survivors(views(number)))[0].signature
         for number in numbers
     }
 
@@ -483,7 +483,7 @@ def proven(session, signatures, bitmap):
     return replace(quorum(signatures), roster_proofs=tuple(known[n] for n in others))
 
 
-def test_bundles_that_were_swapped_name_their_dealers_and_cost_no_client_the_session():
+def test_swapped_bundles_name_their_dealers_and_keep_the_session():
     """A21: each opens for one pair, in one direction."""
     session = played(Round.SHARE_KEYS)
     for number in HONEST:
@@ -492,7 +492,7 @@ def test_bundles_that_were_swapped_name_their_dealers_and_cost_no_client_the_ses
             told.bundles[i * BUNDLE_BYTES :][:BUNDLE_BYTES] for i in (0, 1)
         )
         rest = told.bundles[2 * BUNDLE_BYTES :]
-        said = tell(
+        said = send_to_client(
             session, number, Delivery(told.share_holders, second + first + rest)
         )
         code = ErrorCode.BAD_SHARE_CIPHERTEXT
@@ -505,7 +505,7 @@ OTHER_U2 = dict.fromkeys(range(2, CLIENTS), 1)
 WITHOUT_1 = encode_set({0, 2, 3, 4, 5}, CLIENTS)
 
 
-def test_two_sets_u2_are_not_signed_alike():
+def test_signatures_over_two_sets_u2_do_not_combine():
     """A11: a client that saw another U2 has signed another context."""
     session = delivered(OTHER_U2)
     signatures = signed(session, lambda _: WITHOUT_1, [0, 2, 3, 4, 5])
@@ -515,7 +515,7 @@ def test_two_sets_u2_are_not_signed_alike():
     session.clients = before
     del signatures[0]
     shown = proven(session, signatures, WITHOUT_1)
-    assert all(tell(session, number, shown) for number in (2, 3, 4))
+    assert all(send_to_client(session, number, shown) for number in (2, 3, 4))
     # One set is answered for.  The masks of client 0 do not cancel against those of the
     # others: the sum is of no use, and the ledger finds that it tells nothing.
     assert codes(session, quorum(signatures), [0]) == {ErrorCode.BAD_SIGNATURE}
@@ -524,7 +524,7 @@ def test_two_sets_u2_are_not_signed_alike():
 def test_the_server_does_not_count_a_signature_for_other_sets():
     session = delivered()
     session.close(Round.MASKED_INPUT_COLLECTION)
-    (said,) = tell(session, 0, Survivors(WITHOUT_1))
+    (said,) = send_to_client(session, 0, Survivors(WITHOUT_1))
     assert refused(session, 0, said) is ErrorCode.BAD_SIGNATURE
     session.play(Round.CONSISTENCY_CHECK, range(1, CLIENTS))
     session.close(Round.CONSISTENCY_CHECK)
@@ -545,7 +545,7 @@ def halved(number):
 
 
 @pytest.mark.parametrize("silent", [True, False], ids=["two and two", "three and two"])
-def test_two_sets_u3_never_get_two_quorums(silent):
+def test_two_sets_u3_never_both_reach_a_quorum(silent):
     """A12: with the colluder's signature on either."""
     session = delivered()
     shown = [n for n in HONEST if not (silent and n == 2)]
@@ -564,7 +564,7 @@ def test_two_sets_u3_never_get_two_quorums(silent):
             assert codes(session, quorum(own), readers) == {ErrorCode.NO_QUORUM}
         else:
             full = proven(session, own, half)
-            assert all(tell(session, number, full) for number in readers)
+            assert all(send_to_client(session, number, full) for number in readers)
             answered.append(half)
     assert answered == ([] if silent else [HALVES[0]])
 
@@ -614,12 +614,12 @@ SECOND = [
 
 @pytest.mark.parametrize("dies", [False, True], ids=["running", "restarted"])
 @pytest.mark.parametrize("bitmap", SECOND, ids=lambda bitmap: bitmap.hex() or "nothing")
-def test_a_second_set_is_equivocation_before_it_is_read(dies, bitmap):
+def test_a_second_survivor_set_raises_equivocation_before_it_is_decoded(dies, bitmap):
     """A13: also after the answer."""
     for answered in (False, True):
         session, signatures = agreed()
         for number in HONEST if answered else ():
-            assert tell(session, number, quorum(signatures))
+            assert send_to_client(session, number, quorum(signatures))
         if dies:
             session.clients = {n: restarted(session, n) for n in session.clients}
         expected = Answered if answered else Signed
@@ -628,13 +628,13 @@ def test_a_second_set_is_equivocation_before_it_is_read(dies, bitmap):
         assert {session.clients[n].charge for n in HONEST} == {ChargeOutcome.KEPT}
 
 
-def test_the_same_question_again_gets_the_same_answer():
+def test_a_repeated_quorum_gets_the_same_answer():
     session, signatures = agreed()
     first = {}
     for number in HONEST:
-        assert tell(session, number, Survivors(ALL_CLIENTS)) == []
-        first[number] = tell(session, number, quorum(signatures))
-        assert tell(session, number, quorum(signatures)) == []
+        assert send_to_client(session, number, Survivors(ALL_CLIENTS)) == []
+        first[number] = send_to_client(session, number, quorum(signatures))
+        assert send_to_client(session, number, quorum(signatures)) == []
     for number in HONEST:
         pending = client_machine.pending_outputs(restarted(session, number))
         assert [output.envelope.open() for output in pending] == first[number]
@@ -660,7 +660,7 @@ def test_what_a_client_has_signed_is_the_same_after_a_restart():
         ({0, 1, 2, 3}, ErrorCode.TOO_MANY_DROPOUTS),
     ],
 )
-def test_no_set_that_is_too_small_is_signed(survivors, code):
+def test_a_client_does_not_sign_a_set_that_is_too_small(survivors, code):
     """A15: nor one of enough clients, when too many are declared lost."""
     session = session_of(min_survivors=4, max_dropouts=1)
     for which in (Round.ADVERTISE_KEYS, Round.SHARE_KEYS):
@@ -712,7 +712,7 @@ def test_an_invalid_quorum_is_refused(change, code):
     assert codes(session, quorum(change(signatures))) == {code}
 
 
-def test_a_signer_outside_of_u3_is_refused_whatever_it_has_signed():
+def test_a_signer_outside_u3_is_rejected():
     without_4 = encode_set({0, 1, 2, 3, 5}, CLIENTS)
     session = delivered()
     signatures = signed(session, lambda _: without_4, [0, 1, 2, 3, 5])
@@ -763,11 +763,11 @@ def unsigned(numbers=(4, 5)):
     return session, proven(session, signatures, ALL_CLIENTS)
 
 
-def test_a_client_answers_for_a_member_that_signs_nothing_any_more():
+def test_clients_answer_for_a_member_that_stopped_signing():
     """R5.3-13: no member can end a session by that."""
     session, shown = unsigned()
     assert [proof.index for proof in shown.roster_proofs] == [4, 5]
-    assert all(tell(session, number, shown) for number in range(4))
+    assert all(send_to_client(session, number, shown) for number in range(4))
 
 
 def one_short(shown):
@@ -820,9 +820,7 @@ def of_zeros(shown):
         (of_zeros, ErrorCode.BAD_SIGNATURE),
     ],
 )
-def test_a_member_of_u3_that_has_not_signed_the_roster_is_not_answered_for(
-    change, code
-):
+def test_clients_do_not_answer_for_a_member_without_a_roster_proof(change, code):
     """R5.3-13: charged, and nothing leaves."""
     session, shown = unsigned()
     lie = replace(shown, roster_proofs=change(shown))
@@ -830,7 +828,7 @@ def test_a_member_of_u3_that_has_not_signed_the_roster_is_not_answered_for(
     assert {session.clients[n].charge for n in range(4)} == {ChargeOutcome.KEPT}
 
 
-def test_a_batch_that_is_not_committed_leaves_no_proof():
+def test_an_uncommitted_batch_leaves_no_roster_proof():
     session = played(Round.ADVERTISE_KEYS)
     before = session.server_state
     session.server_state = server.fork(before)
@@ -840,7 +838,7 @@ def test_a_batch_that_is_not_committed_leaves_no_proof():
     assert not before.bundles
 
 
-def test_the_list_of_proofs_is_counted_before_anything_of_it_is_verified(monkeypatch):
+def test_the_number_of_proofs_is_checked_before_any_proof_is_verified(monkeypatch):
     session, shown = unsigned()
     verified = []
     monkeypatch.setattr(
@@ -854,9 +852,9 @@ def test_the_list_of_proofs_is_counted_before_anything_of_it_is_verified(monkeyp
 def test_a_client_that_has_not_signed_is_checked_like_the_others():
     """Its signature was late: its own proof is in the list."""
     session, shown = unsigned()
-    (own,) = tell(session, 4, Survivors(ALL_CLIENTS))
+    (own,) = send_to_client(session, 4, Survivors(ALL_CLIENTS))
     assert isinstance(own, Consistency)
-    assert tell(session, 4, shown)
+    assert send_to_client(session, 4, shown)
 
 
 @pytest.mark.parametrize("dies", [False, True], ids=["running", "restarted"])
@@ -870,7 +868,7 @@ def test_the_proofs_of_another_session_are_not_of_this_one(dies):
     assert codes(session, lie, range(4)) == {ErrorCode.BAD_SIGNATURE}
 
 
-def test_a_quorum_before_one_has_signed_is_not_expected():
+def test_a_quorum_before_signing_is_unexpected():
     """R5.5-10: in every state before it."""
     _, signatures = agreed()
     for last in (Round.ADVERTISE_KEYS, Round.SHARE_KEYS, None):
@@ -890,23 +888,23 @@ def test_the_quorum_of_another_session_is_not_of_this_one():
 
 @pytest.mark.parametrize("fate", [Fate.NEVER_FIXED, Fate.NOT_INCLUDED])
 @pytest.mark.parametrize("answered", [False, True], ids=["signed", "answered"])
-def test_a_client_that_has_signed_is_not_told_that_it_was_excluded(fate, answered):
+def test_a_client_that_signed_rejects_an_exclusion(fate, answered):
     session, signatures = agreed()
     for number in HONEST if answered else ():
-        tell(session, number, quorum(signatures))
+        send_to_client(session, number, quorum(signatures))
     aborted = Aborted(fate, ErrorCode.CANCELLED, "the operator")
     assert codes(session, aborted) == {ErrorCode.U3_INVALID}
     assert {session.clients[n].charge for n in HONEST} == {ChargeOutcome.KEPT}
 
 
-def test_a_client_that_has_signed_knows_how_many_inputs_the_sum_has():
+def test_a_client_that_signed_rejects_a_wrong_number_of_inputs():
     session, _ = agreed()
     wrong = Released(Fate.INCLUDED, bytes(32), 1, CLIENTS - 1, 0)
     assert codes(session, wrong) == {ErrorCode.U3_INVALID}
 
 
 @pytest.mark.parametrize("fate", Fate)
-def test_nothing_is_given_back_once_it_is_masked(fate):
+def test_nothing_is_refunded_after_masking_in_the_malicious_profile(fate):
     """A39: a server gains no session by lying about fates."""
     session = delivered()
     aborted = Aborted(fate, ErrorCode.CANCELLED, "the operator")
@@ -927,7 +925,7 @@ def refused(session, number, message):
     return caught.value.code
 
 
-def test_the_server_takes_no_bundles_that_their_dealer_has_not_signed():
+def test_the_server_accepts_no_bundles_without_a_valid_signature_of_their_dealer():
     session, _ = advertised()
     (said,) = [output.envelope.open() for output in session.update(COLLUDER)]
     other = said.sealed[:-1] + bytes([said.sealed[-1] ^ 1])
@@ -940,7 +938,7 @@ def test_the_server_takes_no_bundles_that_their_dealer_has_not_signed():
         assert refused(session, COLLUDER, bundles) is code
 
 
-def test_an_upload_is_counted_once_and_not_exchanged():
+def test_an_upload_is_counted_once_and_cannot_be_replaced():
     session = played(Round.SHARE_KEYS)
     session.play(Round.MASKED_INPUT_COLLECTION)
     session.play(Round.MASKED_INPUT_COLLECTION)
@@ -971,12 +969,12 @@ def test_the_server_counts_one_signature_of_each_client_of_u3():
         assert (ending.fate, ending.code) == (Fate.INCLUDED, ErrorCode.NO_QUORUM)
 
 
-def test_a_client_that_has_not_signed_may_still_answer():
+def test_a_client_that_has_not_signed_can_still_answer():
     """The quorum is shown to all of U3, so that a silent signer costs nothing."""
     session = played(Round.MASKED_INPUT_COLLECTION)
     session.play(Round.CONSISTENCY_CHECK, range(4))
     session.close(Round.CONSISTENCY_CHECK)
-    assert tell(session, 4, Survivors(ALL_CLIENTS))
+    assert send_to_client(session, 4, Survivors(ALL_CLIENTS))
     session.play(Round.UNMASKING, [0, 1, 2, 4])
     session.close(Round.UNMASKING)
     assert session.total.tolist() == honest_sum(range(CLIENTS))

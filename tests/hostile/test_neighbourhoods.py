@@ -47,7 +47,7 @@ def sharing(**overrides):
     return session
 
 
-def told(session, number, data):
+def after_roster(session, number, data):
     """Tell a client a roster; return its state."""
     session.to_client(number, Received(Envelope(Roster, data)))
     return session.clients[number]
@@ -79,7 +79,7 @@ def moved(roster, index):
     return replace(roster, adverts=dict(sorted(adverts.items())))
 
 
-def test_a_session_on_a_ring_gives_the_sum_and_shows_no_client_the_whole_roster():
+def test_a_ring_session_yields_the_sum_and_sends_no_client_the_whole_roster():
     session = ring()
     seen = []
 
@@ -98,20 +98,20 @@ def test_a_session_on_a_ring_gives_the_sum_and_shows_no_client_the_whole_roster(
     assert {len(update.open().adverts) for update in seen} == {DEGREE + 1}
 
 
-def test_both_forms_of_a_roster_are_one_session():
+def test_both_forms_of_a_roster_give_the_same_context_and_bytes():
     """The same context, and the same bytes of every later message."""
     partly, whole = sharing(), sharing()
     partly.update(5)
-    state = told(whole, 5, whole.server_state.opening.data)
+    state = after_roster(whole, 5, whole.server_state.opening.data)
     assert partly.clients[5].roster.ctx1 == state.roster.ctx1
     assert state.roster.ctx1 == whole.server_state.cohort.ctx1
     assert partly.clients[5].bundles == state.bundles
     assert partly.clients[5].roster.adverts == state.roster.adverts
 
 
-def test_a_client_keeps_the_adverts_of_its_neighbours_only():
+def test_a_client_stores_only_the_adverts_of_its_neighbours():
     session = sharing()
-    state = told(session, 0, session.server_state.opening.data)
+    state = after_roster(session, 0, session.server_state.opening.data)
     own = session.index_of(0)
     near = session.server_state.cohort.graph.mask_peers(own)
     assert set(state.roster.adverts) == {own, *near}
@@ -189,7 +189,7 @@ BROKEN = {
 def test_a_broken_neighbourhood_is_refused(case):
     change, code = BROKEN[case]
     session = sharing()
-    state = told(session, 4, change(shown(session, 4)).encode())
+    state = after_roster(session, 4, change(shown(session, 4)).encode())
     assert isinstance(state, client_states.Failed)
     assert state.code is code
 
@@ -203,20 +203,20 @@ def test_on_the_complete_graph_a_neighbourhood_is_refused():
     part = Neighbourhood(
         CLIENTS, names.index(identity_of(0)), dict(enumerate(whole.adverts)), seed, ()
     ).encode()
-    state = told(session, 0, part)
+    state = after_roster(session, 0, part)
     assert isinstance(state, client_states.Failed)
     assert state.code is ErrorCode.POLICY_VIOLATION
     assert "reads the whole roster" in state.reason
 
 
-def test_a_client_may_insist_on_the_whole_roster():
+def test_a_client_can_demand_the_whole_roster():
     session = sharing()
     session.policy = replace(accepting(session.parameters), whole_roster=True)
-    state = told(session, 0, session.fetch(0).data)
+    state = after_roster(session, 0, session.fetch(0).data)
     assert isinstance(state, client_states.Failed)
     assert state.code is ErrorCode.POLICY_VIOLATION
     assert "whole" in state.reason
-    state = told(session, 1, session.server_state.opening.data)
+    state = after_roster(session, 1, session.server_state.opening.data)
     assert isinstance(state, client_states.Shared)
     assert not ClientPolicy().whole_roster
 
@@ -238,7 +238,7 @@ def forged_key(session, number):
     ],
     ids=["the key of a neighbour", "a hash of the proof"],
 )
-def test_what_no_rule_can_see_gives_another_context_and_opens_nothing(forge):
+def test_an_undetectable_change_gives_another_context_and_opens_no_bundle(forge):
     """The top is computed, not compared: another view is another session."""
     session = sharing()
     honest = session.server_state.cohort.ctx1

@@ -86,7 +86,7 @@ POLICY = ClientPolicy(
 )
 
 
-class Heard(logging.Handler):
+class RecordingHandler(logging.Handler):
     """Keeps every record as a person would read it, traceback included."""
 
     def __init__(self):
@@ -228,7 +228,7 @@ class Run:
     def __init__(self, directory, identities, profile):
         self.directory, self.identities = directory, identities
         self.profile = profile
-        self.heard, self.clock = Heard(), ManualClock(date=time.time())
+        self.heard, self.clock = RecordingHandler(), ManualClock(date=time.time())
         self.task = noised_task(profile)
         self.stores = {
             n: RecordingClientStore.make(directory / f"client {n}.db")
@@ -475,14 +475,14 @@ def printed_to(path):
             os.close(stream)
 
 
-def test_the_run_was_a_real_one(run):
+def test_the_recorded_run_released_a_sum(run):
     assert len(run.sums) == 1
     assert run.sums[0].survivors == CLIENTS - 1
     assert set(run.endings) == {0, 1, 2}
     assert all(isinstance(e, SessionOutcome) for e in run.endings.values())
 
 
-def test_every_part_has_failed_and_said_so(run):
+def test_every_component_failed_and_logged_it(run):
     text = "\n".join(run.heard.text)
     for words in (
         "a defect in ShareKeys",
@@ -498,7 +498,7 @@ def test_every_part_has_failed_and_said_so(run):
         assert words in text, words
 
 
-def test_nothing_that_was_shown_holds_a_secret(run):
+def test_no_output_contains_a_secret(run):
     secrets = run.secrets()
     kinds = {name.split(" of ")[0].split(" from ")[0] for name in secrets}
     assert {"seed", "masking key", "noise seed", "key share", "encoded vector"} <= kinds

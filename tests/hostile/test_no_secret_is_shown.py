@@ -107,14 +107,14 @@ def assert_clean(session):
             assert rendering not in text, name
 
 
-def test_a_full_run_with_losses_shows_no_secret(session):
+def test_a_full_run_with_dropouts_prints_no_secret(session):
     result = run_session(session, {3: Round.MASKED_INPUT_COLLECTION})
     assert result.total is not None
     assert session.held
     assert_clean(session)
 
 
-def test_forced_errors_in_every_round_show_no_secret(session):
+def test_forced_errors_in_every_round_print_no_secret(session):
     for which in CLIENT_ROUNDS:
         session.play(which)
         if which is Round.MASKED_INPUT_COLLECTION:

@@ -119,7 +119,7 @@ def uploaded(session, numbers):
 
 
 @pytest.mark.parametrize("lost", [(), (9,), (2, 5), (1, 3, 7), (0, 1, 2, 3)])
-def test_survivors_take_back_what_the_losses_have_not_made_necessary(task, lost):
+def test_survivors_reveal_the_layers_that_the_losses_made_unnecessary(task, lost):
     session, result = run(task, lost)
     alive = [number for number in range(CLIENTS) if number not in lost]
     assert result.survivors == tuple(alive)
@@ -147,7 +147,7 @@ def test_survivors_take_back_what_the_losses_have_not_made_necessary(task, lost)
     assert certificate.present <= certificate.required * Fraction("1.04")
 
 
-def test_what_is_left_has_the_variance_of_the_certificate(task):
+def test_the_remaining_noise_has_the_variance_of_the_certificate(task):
     """Five deviations of the mean of 1000 squared normals: false alarms 5.7e-7."""
     session, result = run(task, (4,))
     noise = task.session_noise(CLIENTS)
@@ -166,7 +166,7 @@ def test_what_is_left_has_the_variance_of_the_certificate(task):
     assert abs(measured / expected - 1) < 5 * np.sqrt(2 / DIM) + 9 / 4 / float(total)
 
 
-def test_a_seed_that_does_not_fit_is_not_subtracted_and_ends_nothing(task):
+def test_an_invalid_layer_seed_is_not_subtracted_and_does_not_end_the_session(task):
     asked = task.session_noise(CLIENTS).removed_layers(1)
 
     def tamper(number, data):
@@ -194,7 +194,7 @@ def test_a_seed_that_does_not_fit_is_not_subtracted_and_ends_nothing(task):
     assert certificate.is_sufficient
 
 
-def test_a_survivor_that_falls_silent_keeps_all_its_noise(task):
+def test_a_survivor_that_does_not_answer_keeps_all_its_noise(task):
     session, result = run(task, (), silent=(8,))
     assert result.survivors == tuple(range(CLIENTS))
     given = Counter(layer for layer, _ in session.job.noise.seeds)
@@ -214,7 +214,7 @@ def test_an_answer_of_another_size_is_refused(task, cut):
     assert caught.value.code is ErrorCode.BAD_ENCODING
 
 
-def test_layers_are_committed_to_before_any_party_knows_the_losses(task):
+def test_layer_seeds_are_committed_before_the_losses_are_known(task):
     session = NoisySession(task)
     session.play(Round.ADVERTISE_KEYS, range(CLIENTS - 1))
     adverts = session.server_state.adverts.values()
@@ -228,7 +228,7 @@ def test_layers_are_committed_to_before_any_party_knows_the_losses(task):
     assert caught.value.code is ErrorCode.BAD_ENCODING
 
 
-def test_a_client_takes_no_roster_with_other_numbers_of_commitments(task):
+def test_a_client_rejects_a_roster_with_a_wrong_number_of_commitments(task):
     session = NoisySession(task)
     session.play(Round.ADVERTISE_KEYS)
     for advert in session.server_state.adverts.values():
@@ -240,7 +240,7 @@ def test_a_client_takes_no_roster_with_other_numbers_of_commitments(task):
     assert session.clients[0].code is ErrorCode.BAD_ENCODING
 
 
-def test_a_client_gives_away_nothing_but_the_layers_that_its_own_count_names(task):
+def test_a_client_reveals_only_the_layers_required_by_the_losses(task):
     session = NoisySession(task)
     run_session(session, dict.fromkeys((7, 8), Round.MASKED_INPUT_COLLECTION))
     asked = task.session_noise(CLIENTS).removed_layers(2)
@@ -251,7 +251,7 @@ def test_a_client_gives_away_nothing_but_the_layers_that_its_own_count_names(tas
     assert {layer for layer, _ in answers} == set(asked)
 
 
-def test_a_roster_without_dropouts_has_nothing_to_take_back(task):
+def test_a_roster_without_dropouts_removes_no_layers(task):
     """Seeds are committed to all the same, and never asked for."""
     session = NoisySession(task)
     result = run_session(session, dict.fromkeys(range(4), Round.SHARE_KEYS))
@@ -263,7 +263,7 @@ def test_a_roster_without_dropouts_has_nothing_to_take_back(task):
     assert certificate.layers == ()
 
 
-def test_a_layer_is_drawn_from_what_section_6_7_says():
+def test_the_stream_of_a_layer_follows_section_6_7():
     """Base and layers never share a seed, whichever g_i is whose."""
     suite, ctx2, seed = CipherSuite.AES_256_CTR, b"c" * 32, b"g" * 32
     for layer in (0, 4):
@@ -283,7 +283,7 @@ def test_a_layer_is_drawn_from_what_section_6_7_says():
     assert len(drawn_from) == 3
 
 
-def test_without_a_ladder_nothing_changes_hands():
+def test_without_a_ladder_no_layers_are_exchanged():
     plain = noised_task(ladder=0)
     assert plain.parameters.noise_layers == 0
     session, result = run(plain, (2,))
@@ -291,7 +291,7 @@ def test_without_a_ladder_nothing_changes_hands():
     assert result.total.tolist() == uploaded(session, result.survivors).tolist()
 
 
-def test_block_and_parameters_agree_on_the_layers(task):
+def test_noise_block_and_parameters_must_agree_on_the_layers(task):
     # R3.2-10
     for layers in (0, LADDER, LADDER + 2):
         with pytest.raises(RemoteProtocolError, match="noise layers") as caught:

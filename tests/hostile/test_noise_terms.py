@@ -56,14 +56,14 @@ def test_a_session_with_noise_ends_with_the_sum():
     assert result.total.tolist() == [MODULUS - 1] * 4 + [0] * 4
 
 
-def test_the_server_ends_a_session_whose_losses_the_noise_does_not_bear():
+def test_the_server_ends_a_session_with_more_losses_than_the_noise_tolerates():
     """R3.5-1: the parameters alone would let it continue."""
     session = session_of(tolerating(1))
     assert run_session(session, LOST).code is ErrorCode.TOO_MANY_DROPOUTS
     assert "at most 1" in session.server_state.outcome.reason
 
 
-def test_a_client_reveals_nothing_for_losses_that_the_noise_does_not_bear():
+def test_a_client_does_not_answer_for_more_losses_than_the_noise_tolerates():
     for lost, refused in (((), False), ((5,), False), ((4, 5), True)):
         session = masked(session_of(tolerating(1)))
         bitmap = encode_set(set(range(CLIENTS)) - set(lost), CLIENTS)
@@ -78,7 +78,7 @@ def test_a_client_reveals_nothing_for_losses_that_the_noise_does_not_bear():
         assert len(outputs) == 1  # that it is over
 
 
-def test_both_ends_ask_for_the_size_of_u2():
+def test_both_sides_read_the_noise_for_the_size_of_u2():
     asked = []
 
     def read(parameters, share_holders):
@@ -90,7 +90,7 @@ def test_both_ends_ask_for_the_size_of_u2():
     assert set(asked) == {5}
 
 
-def test_a_client_that_draws_other_noise_is_refused_before_its_vector_counts():
+def test_a_client_with_different_noise_is_rejected_before_its_vector_counts():
     # R5.3-14
     session = session_of()
     session.clients[2] = client_machine.start(
@@ -124,7 +124,7 @@ def test_a_client_that_draws_other_noise_has_masks_that_do_not_cancel():
     assert session.total.tolist() != [MODULUS - 1] * CLIENTS + [0] * 2
 
 
-def test_a_reader_that_refuses_ends_the_session_for_this_client():
+def test_an_error_of_the_noise_reader_ends_the_session_of_this_client():
     def refuse(_, __):
         raise RemoteProtocolError("no such noise", code=ErrorCode.BAD_CONFIG)
 
@@ -143,7 +143,7 @@ def test_a_reader_that_refuses_ends_the_session_for_this_client():
     assert step.state.code is ErrorCode.BAD_CONFIG
 
 
-def test_a_core_without_a_reader_takes_no_part_in_noise():
+def test_a_core_without_a_noise_reader_does_not_join_tasks_with_noise():
     session = session_of()
     session.clients[0] = client_machine.start()
     session.server_state = server.start(
@@ -167,7 +167,7 @@ def test_a_core_without_a_reader_takes_no_part_in_noise():
         session.to_client(0, InputReady(session.inputs[0]))
 
 
-def test_without_a_noise_block_no_client_is_asked():
+def test_without_a_noise_block_the_noise_reader_is_not_called():
     def never(_, __):
         raise AssertionError
 

@@ -67,7 +67,7 @@ def request(bitmap):
     return Received(Envelope(Survivors, bitmap))
 
 
-def asked_for(survivors):
+def request_for(survivors):
     return request(encode_set(survivors, CLIENTS))
 
 
@@ -84,7 +84,7 @@ def ask(session, number, survivors):
     """Send an unmask request; return the shares that came back, by dealer."""
     delivered = getattr(session.clients[number], "delivered", None)
     held = delivered and delivered.held
-    revealed = revealed_by(session.to_client(number, asked_for(survivors)))
+    revealed = revealed_by(session.to_client(number, request_for(survivors)))
     if held is None or not revealed:
         return {}
     head = -(-len(held.dealers) // 8)
@@ -103,7 +103,7 @@ def ask(session, number, survivors):
     return kinds
 
 
-def test_an_answer_has_the_seed_share_of_survivors_and_the_key_share_of_the_lost(
+def test_an_answer_contains_seed_shares_of_survivors_and_key_shares_of_dropouts(
     session,
 ):
     # R5.5-9
@@ -115,15 +115,15 @@ def test_an_answer_has_the_seed_share_of_survivors_and_the_key_share_of_the_lost
 
 def test_a_second_different_request_ends_the_session_without_an_answer(session):
     assert ask(session, 0, {0, 1, 2, 3})
-    outputs = session.to_client(0, asked_for({0, 1, 2}))
+    outputs = session.to_client(0, request_for({0, 1, 2}))
     assert not revealed_by(outputs)
     assert isinstance(session.clients[0], Failed)
     assert session.clients[0].code is ErrorCode.EQUIVOCATION
     assert not hasattr(session.clients[0], "answer")
 
 
-def test_a_repeated_request_gives_the_same_bytes_again(session):
-    survivors = asked_for({0, 1, 2, 3})
+def test_a_repeated_request_has_no_effect(session):
+    survivors = request_for({0, 1, 2, 3})
     (first,) = session.to_client(0, survivors)
     state = session.clients[0]
     assert session.to_client(0, survivors) == ()
@@ -131,9 +131,9 @@ def test_a_repeated_request_gives_the_same_bytes_again(session):
     assert client.pending_outputs(state) == (first,)
 
 
-def test_what_is_kept_after_the_answer_is_enough_and_holds_no_secret(session):
+def test_the_state_after_the_answer_suffices_for_a_restart_and_holds_no_secret(session):
     # R5.5-5
-    (first,) = session.to_client(0, asked_for({0, 1, 2, 3}))
+    (first,) = session.to_client(0, request_for({0, 1, 2, 3}))
     state = session.clients[0]
     kept = client.resume_answered(
         session.descriptor,
@@ -165,15 +165,15 @@ def test_a_restart_between_two_different_requests_does_not_help_the_server(sessi
     assert ask(session, 0, {0, 1, 2, 3})
     session.clients[0] = replay(session, 0)
     assert isinstance(session.clients[0], Answered)
-    outputs = session.to_client(0, asked_for({0, 1, 2}))
+    outputs = session.to_client(0, request_for({0, 1, 2}))
     assert not revealed_by(outputs)
     assert session.clients[0].code is ErrorCode.EQUIVOCATION
 
 
-def test_a_restart_before_the_request_gives_the_answer_of_an_undisturbed_client(
+def test_a_restart_before_the_request_does_not_change_the_answer(
     session,
 ):
-    survivors = asked_for({0, 1, 2, 3})
+    survivors = request_for({0, 1, 2, 3})
     policy = accepting(session.parameters)
     restarted = client.step(replay(session, 0), survivors, policy=policy)
     undisturbed = client.step(session.clients[0], survivors, policy=policy)
@@ -186,7 +186,7 @@ def test_a_restart_before_the_request_gives_the_answer_of_an_undisturbed_client(
     bitmaps=st.lists(st.binary(min_size=0, max_size=3), min_size=1, max_size=6),
     restart_at=st.sets(st.integers(0, 5)),
 )
-def test_no_sequence_of_requests_and_restarts_yields_both_kinds(
+def test_no_sequence_of_requests_and_restarts_reveals_both_kinds_of_share(
     _part, bitmaps, restart_at
 ):
     session = masked_session()
@@ -226,7 +226,7 @@ def test_survivors_outside_u2_are_refused():
     session.play(Round.SHARE_KEYS, range(CLIENTS - 1))  # the last one never shares
     session.close(Round.SHARE_KEYS)
     session.play(Round.MASKED_INPUT_COLLECTION, range(CLIENTS - 1))
-    outputs = session.to_client(0, asked_for(range(CLIENTS)))
+    outputs = session.to_client(0, request_for(range(CLIENTS)))
     assert not revealed_by(outputs)
     assert session.clients[0].code is ErrorCode.U3_INVALID
 
@@ -239,7 +239,7 @@ def test_a_malformed_bitmap_is_refused(bitmap):
     assert session.clients[0].code is ErrorCode.BAD_ENCODING
 
 
-def test_more_losses_than_promised_are_not_unmasked():
+def test_more_dropouts_than_allowed_are_not_unmasked():
     session = masked_session(max_dropouts=1, min_clients=3)
     assert ask(session, 0, {0, 1, 2, 3}) == {}
     assert session.clients[0].code is ErrorCode.TOO_MANY_DROPOUTS
@@ -256,7 +256,7 @@ def test_requests_before_an_input_is_in_are_refused():
     assert session.clients[0].code is ErrorCode.UNEXPECTED_MESSAGE
 
 
-def test_collecting_split_views_never_rebuilds_both_secrets_of_a_victim():
+def test_split_views_never_reveal_both_secrets_of_a_client():
     """A server that shows half the clients another U3 stays below one threshold."""
     session = masked_session()
     kinds = {"seed": set(), "key": set()}

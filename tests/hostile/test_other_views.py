@@ -114,7 +114,7 @@ def lost_answer(number, call, count):
     "faults", [{}, {"fault_of": lost_answer}], ids=["", "its answer is lost"]
 )
 @pytest.mark.parametrize("is_signed", [False, True], ids=["profile 1", "profile 2"])
-def test_the_odd_client_is_refused_by_name_and_the_sum_is_of_the_others(
+def test_a_client_with_a_different_view_is_excluded_and_named(
     watch, faults, is_signed, caplog
 ):
     caplog.set_level(logging.WARNING, logger="secagg.server")
@@ -143,7 +143,7 @@ def test_the_odd_client_is_refused_by_name_and_the_sum_is_of_the_others(
     assert line.facts["sender"] == name
 
 
-def test_where_most_differ_the_server_says_that_it_may_be_the_odd_one(caplog):
+def test_if_most_clients_differ_the_log_says_the_server_may_be_wrong(caplog):
     caplog.set_level(logging.WARNING, logger="secagg.server")
     deployment, endings = run(odd=(0, 1, 2))
     assert not deployment.sums
@@ -155,7 +155,7 @@ def test_where_most_differ_the_server_says_that_it_may_be_the_odd_one(caplog):
 
 
 @pytest.mark.parametrize("is_signed", [False, True], ids=["profile 1", "profile 2"])
-def test_a_client_restarted_with_other_tables_waits_for_the_fate_of_its_input(
+def test_a_client_restarted_with_other_tables_keeps_its_charge_until_the_fate(
     is_signed,
 ):
     """The refusal settles no charge: the ending does (R5.6-3)."""
@@ -295,9 +295,7 @@ def seeded(seed):
 
 
 @EACH_WAY
-def test_who_was_refused_for_its_view_is_known_to_the_process_that_ends_the_session(
-    kind, seed
-):
+def test_a_client_rejected_for_its_view_is_known_after_a_restart(kind, seed):
     receipt = run_with_deaths(
         kind, ErrorCode.VIEW_DIFFERS, PARAMETERS, clients=CLIENTS, **seeded(seed)
     )
@@ -306,7 +304,7 @@ def test_who_was_refused_for_its_view_is_known_to_the_process_that_ends_the_sess
 
 
 @EACH_WAY
-def test_who_is_unconfirmed_is_known_to_the_process_that_ends_the_session(kind, seed):
+def test_an_unconfirmed_client_is_known_after_a_restart(kind, seed):
     receipt = run_with_deaths(
         kind,
         ErrorCode.BAD_SIGNATURE,
@@ -318,7 +316,7 @@ def test_who_is_unconfirmed_is_known_to_the_process_that_ends_the_session(kind, 
     assert "may be wrong" in receipt.warning
 
 
-async def test_over_tls_one_client_with_other_tables_is_refused(tmp_path, monkeypatch):
+async def test_over_tls_a_client_with_other_tables_is_rejected(tmp_path, monkeypatch):
     # Threads would not know which tables the client of their task has.
     inline = Workers(general=InlineExecutor())
     monkeypatch.setattr(Workers, "of_process", lambda: inline)
@@ -393,7 +391,7 @@ class Ended:
 # --- where a signature over the sets does not hold -----------------------------------
 
 
-def test_a_signature_that_does_not_hold_ends_nothing_and_is_reported():
+def test_an_invalid_signature_is_reported_and_does_not_end_the_session():
     clients = 5
     parameters = with_noise(signing_parameters_for(clients, dimension=DIMENSION))
 

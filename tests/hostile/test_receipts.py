@@ -256,7 +256,7 @@ def refusal_of(receipt):
 
 
 @hostile
-def test_noise_that_every_client_refuses_is_refused_offline(lie):
+def test_noise_that_every_client_rejects_is_rejected_in_a_receipt(lie):
     """R5.8-1: profile 1, where the receipt rests on its writer alone."""
     parameters, terms, step, code = lie
     for writer in WrittenBy:
@@ -268,11 +268,11 @@ def test_noise_that_every_client_refuses_is_refused_offline(lie):
         early = replace(early, code=ErrorCode.CANCELLED, size=0)
         assert refusal_of(early) == (step, code)
         assert refusal_of(replace(early, view=None)) == (step, code)
-    assert not takes_part(parameters, terms, ALL_CLIENTS, ALL_CLIENTS)
+    assert not participates(parameters, terms, ALL_CLIENTS, ALL_CLIENTS)
 
 
 @hostile
-def test_the_command_refuses_it_too(tmp_path, capsys, lie):
+def test_the_command_rejects_noise_that_every_client_rejects(tmp_path, capsys, lie):
     parameters, terms, step, code = lie
     path = tmp_path / "receipt.bin"
     path.write_bytes(receipt_of(parameters, terms=terms).encode())
@@ -285,7 +285,7 @@ def test_the_command_refuses_it_too(tmp_path, capsys, lie):
     assert facts["reason"].startswith(f"{step}: ")
 
 
-def test_what_every_client_accepts_passes_with_its_cost(tmp_path, capsys):
+def test_what_every_client_accepts_is_verified_with_its_cost(tmp_path, capsys):
     for parameters in (SOUND, LAYERED):
         receipt = receipt_of(parameters)
         verdict = verify_receipt(receipt.encode(), noise=NOISE)
@@ -293,7 +293,7 @@ def test_what_every_client_accepts_passes_with_its_cost(tmp_path, capsys):
         assert verdict.finding is Finding.STATED
         assert verdict.cost.epsilon == report.server.epsilon
         assert (verdict.cost.delta, verdict.cost.status) == (1e-5, "certified")
-        assert takes_part(parameters, b"", ALL_CLIENTS, ALL_CLIENTS)
+        assert participates(parameters, b"", ALL_CLIENTS, ALL_CLIENTS)
     path = tmp_path / "receipt.bin"
     path.write_bytes(receipt.encode())
     assert main(["sessions", "verify", str(path), "--json"]) == EXIT_OK
@@ -309,7 +309,7 @@ def test_what_every_client_accepts_passes_with_its_cost(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("lost", "holds"), [(1, True), (2, False)])
-def test_noise_must_suffice_after_the_losses_that_a_receipt_shows(
+def test_the_noise_must_suffice_after_the_losses_in_a_receipt(
     tmp_path, capsys, lost, holds
 ):
     """R3.5-1: a noise block that bears one loss of six, without any quorum."""
@@ -318,7 +318,7 @@ def test_noise_must_suffice_after_the_losses_that_a_receipt_shows(
     receipt = receipt_of(parameters, survivors=survivors)
     path = tmp_path / "receipt.bin"
     path.write_bytes(receipt.encode())
-    assert takes_part(parameters, b"", ALL_CLIENTS, survivors) == holds
+    assert participates(parameters, b"", ALL_CLIENTS, survivors) == holds
     if holds:
         verify_receipt(receipt.encode(), noise=NOISE)
         assert main(["sessions", "verify", str(path)]) == EXIT_OK
@@ -334,7 +334,7 @@ def test_noise_must_suffice_after_the_losses_that_a_receipt_shows(
 # --- what passes, a client would have taken part in -----------------------------------
 
 
-def takes_part(parameters, terms, share_holders, survivors):
+def participates(parameters, terms, share_holders, survivors):
     """Whether a client with no limits of its own answers for these sets."""
     session = LyingSession(parameters, terms)
     try:
@@ -418,7 +418,7 @@ one_of_them = {
 
 
 @st.composite
-def lies(draw):
+def forged_offers(draw):
     """An offer that differs from a sound one in some respects, and two sets."""
     base = draw(st.sampled_from([SOUND, LAYERED, MOVING]))
     parameters = changed(base, **dict(draw(st.lists(one_of_them["entry"], max_size=3))))
@@ -453,8 +453,8 @@ def passes(parameters, terms, share_holders, survivors):
 
 @pytest.mark.parametrize("_part", range(3))
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-@given(lies())
-def test_what_passes_a_client_without_limits_would_have_answered_for(_part, lie):
+@given(forged_offers())
+def test_the_verifier_accepts_exactly_what_a_client_without_limits_accepts(_part, lie):
     """R5.8-1, and nothing else is refused: the verifier is the client, offline."""
     parameters, *rest = lie
     try:
@@ -462,7 +462,7 @@ def test_what_passes_a_client_without_limits_would_have_answered_for(_part, lie)
     except RemoteProtocolError:
         assert not passes(*lie)
         return
-    assert passes(*lie) == takes_part(parameters, *rest)
+    assert passes(*lie) == participates(parameters, *rest)
 
 
 # --- two receipts of one session ------------------------------------------------------
@@ -508,7 +508,7 @@ def answered_apart(monkeypatch, prefix, first, value, trust=None):
     return session.total.tolist(), receipt, parameters.tail.trust.enrolment_key
 
 
-def test_two_cohorts_in_one_session_show_in_their_receipts_side_by_side(
+def test_two_cohorts_in_one_session_are_detected_by_comparing_their_receipts(
     monkeypatch, tmp_path, capsys
 ):
     """R5.8-3: two quorums, two sums, no colluder; each receipt holds by itself."""
@@ -551,7 +551,7 @@ def test_two_cohorts_in_one_session_show_in_their_receipts_side_by_side(
     assert all(row["valid"] and row["finding"] == "agreed" for row in facts["receipts"])
 
 
-def test_the_quorum_of_a_revoked_client_is_invalid_where_the_list_is_given(
+def test_a_quorum_of_a_revoked_client_is_invalid_if_the_list_is_given(
     monkeypatch, tmp_path, capsys
 ):
     """R2.1-4: only the list of the session shows it, whatever else holds."""
@@ -583,7 +583,7 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize(("sets", "what"), DIFFERENT.values(), ids=DIFFERENT)
-def test_other_sets_over_one_roster_and_other_sums_show_too(
+def test_different_sets_or_sums_over_one_roster_are_detected(
     tmp_path, capsys, sets, what
 ):
     one, other = receipt_of(SOUND), receipt_of(SOUND, **sets)

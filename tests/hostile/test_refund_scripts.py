@@ -252,7 +252,7 @@ def findings():
     return found
 
 
-def test_the_scripts_reach_every_cell(findings):
+def test_the_scripts_reach_every_cell_of_the_refund_table(findings):
     assert len({found.script for found in findings}) > 50
     cells = defaultdict(set)
     for found in findings:
@@ -268,14 +268,14 @@ def test_the_scripts_reach_every_cell(findings):
         assert charges == {expected}, (standing, fate)
 
 
-def test_as_long_as_the_server_tells_the_truth_no_client_pays_too_little(findings):
+def test_with_a_truthful_server_no_client_pays_too_little(findings):
     truthful = [found for found in findings if found.is_truthful]
     assert len(truthful) > 20
     assert {found.world for found in truthful} == set(WORLDS)
     assert [found for found in truthful if found.broken] == []
 
 
-def test_as_long_as_the_server_tells_the_truth_no_informed_client_pays_for_nothing(
+def test_with_a_truthful_server_no_informed_client_pays_for_nothing(
     findings,
 ):
     told = [f for f in findings if f.is_truthful and f.cell[1] is not None]
@@ -284,7 +284,7 @@ def test_as_long_as_the_server_tells_the_truth_no_informed_client_pays_for_nothi
         assert (found.charge is ChargeOutcome.KEPT) == (found.sums == 1), found
 
 
-def test_a_lie_gains_a_sum_in_two_cells_and_no_other(findings):
+def test_a_lie_gains_a_sum_in_exactly_two_cells(findings):
     gained = {
         (found.world, *found.cell) for found in findings if Claim.BUDGET in found.broken
     }
@@ -297,7 +297,7 @@ def test_a_lie_gains_a_sum_in_two_cells_and_no_other(findings):
 @pytest.mark.parametrize(
     "profile", [Profile.MALICIOUS_SERVER, Profile.MALICIOUS_SERVER_SPARSE]
 )
-def test_where_the_server_may_lie_no_cell_pays_too_little(profile, findings):
+def test_in_malicious_profiles_no_cell_pays_too_little(profile, findings):
     for found in findings:
         charge = charge_after(profile, *found.cell)
         assert found.sums <= (charge is ChargeOutcome.KEPT), found

@@ -81,7 +81,7 @@ def step(session, state, event):
 
 
 @EVERY
-def test_a_message_is_repeated_or_contradicted_in_every_later_state(name):
+def test_repeats_are_ignored_and_contradictions_rejected_in_every_later_state(name):
     # R5-8
     session, tried = played(name), set()
     for state, told in session.states:
@@ -109,7 +109,7 @@ def test_a_message_is_repeated_or_contradicted_in_every_later_state(name):
 
 
 @EVERY
-def test_the_same_input_is_masked_again_and_another_is_not_bound_twice(name):
+def test_the_same_input_is_masked_identically_and_another_is_rejected(name):
     # R5.3-2, and a replay that knows the digest alone
     session = played(name)
     ready, masked = (
@@ -127,7 +127,7 @@ def test_the_same_input_is_masked_again_and_another_is_not_bound_twice(name):
     assert replayed.outputs == ()
 
 
-def test_a_client_that_has_signed_may_hear_the_end_without_a_quorum():
+def test_a_signed_client_accepts_the_end_without_a_quorum():
     # the answers of others were enough
     session = played("signed")
     signed = next(s for s, _ in session.states if isinstance(s, client.Signed))
@@ -141,7 +141,7 @@ def test_a_client_that_has_signed_may_hear_the_end_without_a_quorum():
     assert ended.charge is ChargeOutcome.KEPT
 
 
-def test_a_sum_that_could_be_known_is_thrown_away_on_purpose_only():
+def test_a_computable_sum_is_discarded_only_on_explicit_request():
     session = RecordedSession(PLAIN, [vector_of(PLAIN, n) for n in range(CLIENTS)])
     for which in rounds_of(PLAIN.profile):
         session.play(which)
@@ -163,7 +163,7 @@ def test_a_sum_that_could_be_known_is_thrown_away_on_purpose_only():
 
 
 @EVERY
-def test_from_when_on_a_session_is_paid_for(name):
+def test_a_session_is_spent_from_the_first_round_that_can_reveal_a_sum(name):
     # PROTOCOL §5.6: where the server is not believed, an input that has left stays
     # charged; where it is, nothing is unmasked before U3 is fixed.
     session = RecordedSession(
@@ -183,7 +183,7 @@ def test_from_when_on_a_session_is_paid_for(name):
 
 
 @pytest.mark.parametrize("joined", [3, 4])
-def test_a_round_needs_as_many_as_the_sum_needs(joined):
+def test_a_round_needs_as_many_clients_as_the_sum(joined):
     # R5.3-5, R5.4-3: fewer than min_survivors, and enough to rebuild
     session = RecordedSession(PLAIN, [vector_of(PLAIN, n) for n in range(CLIENTS)])
     session.play(Round.ADVERTISE_KEYS)
@@ -199,7 +199,7 @@ def test_a_round_needs_as_many_as_the_sum_needs(joined):
         assert session.server_state.outcome.code is ErrorCode.U2_TOO_SMALL
 
 
-def test_a_round_is_full_when_all_clients_have_answered():
+def test_a_round_is_full_once_all_clients_have_answered():
     session = RecordedSession(PLAIN, [vector_of(PLAIN, n) for n in range(CLIENTS)])
     session.play(Round.ADVERTISE_KEYS, range(CLIENTS - 1))
     assert not server_machine.is_round_full(session.server_state)
@@ -208,7 +208,7 @@ def test_a_round_is_full_when_all_clients_have_answered():
 
 
 @pytest.mark.parametrize(("invited", "expected"), [(None, 5), (3, 2), (4, 3), (9, 5)])
-def test_no_client_waits_for_those_that_may_not_come(invited, expected):
+def test_uninvited_and_excluded_clients_are_not_waited_for(invited, expected):
     names = invited and frozenset(f"client-{n:05d}" for n in range(invited))
     state = server_machine.start(
         RecordedSession(PLAIN, []).descriptor,

@@ -100,7 +100,7 @@ def run(directory):
     return manual_clock.run(main)
 
 
-def test_a_client_in_a_restored_session_has_paid(tmp_path):
+def test_a_client_in_a_restored_session_stays_charged(tmp_path):
     deployment, endings = run(tmp_path)
     assert deployment.server_restarts == 1
     assert endings[UNASKED].code is ErrorCode.STORAGE_FAILED
@@ -108,7 +108,9 @@ def test_a_client_in_a_restored_session_has_paid(tmp_path):
     assert UNASKED not in deployment.answered
 
 
-def test_the_ledger_finds_a_server_that_believes_its_old_store(tmp_path, monkeypatch):
+def test_the_ledger_detects_a_server_that_trusts_its_restored_store(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(
         SessionRunner,
         "_update_for",

@@ -88,7 +88,7 @@ def run(parameters=PARAMETERS, **options):
 
 # two adverts; the roster and a set of bundles; U2 and an upload; U3 and an answer
 @pytest.mark.parametrize("records", [2, 5, 9, 13])
-def test_a_server_that_was_restored_ends_its_session_as_if_all_had_been_summed(
+def test_a_restored_server_ends_its_session_with_every_client_included(
     tmp_path, records
 ):
     # R5-6
@@ -145,7 +145,9 @@ def test_a_server_that_was_restored_ends_its_session_as_if_all_had_been_summed(
         *((SIGNED, records) for records in (3, 4, ANSWERED)),
     ],
 )
-def test_a_restored_client_never_answers_from_memory(tmp_path, parameters, records):
+def test_a_restored_client_does_not_answer_from_its_old_state(
+    tmp_path, parameters, records
+):
     path, copy = tmp_path / "store.db", tmp_path / "copy.db"
     store = CopyingStore(path, copy, records=records, make=LastingStore.make)
     first, _ = run(parameters, client_stores={VICTIM: store})

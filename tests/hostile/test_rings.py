@@ -92,7 +92,7 @@ def test_a_client_checks_u3_by_its_own_ring_before_it_answers():
             assert state.code is ErrorCode.TOO_MANY_DROPOUTS
 
 
-def test_a_sharer_without_holders_ends_the_attempt_and_not_only_its_part():
+def test_a_dealer_without_holders_ends_the_attempt():
     """Leaving it out would let colluders choose who is lost on the ring."""
     session = ring()
     session.play(Round.ADVERTISE_KEYS)
@@ -136,7 +136,7 @@ def offer_of(parameters):
     return replace(InProcessSession(wide(200), []).descriptor, parameters=parameters)
 
 
-def test_the_server_demands_a_little_more_than_a_client(monkeypatch):
+def test_the_server_demands_more_graph_bits_than_a_client(monkeypatch):
     asked = []
 
     def demanded(bits):
@@ -151,7 +151,7 @@ def test_the_server_demands_a_little_more_than_a_client(monkeypatch):
     assert asked == [14]
 
 
-def test_a_client_computes_the_failure_bounds_on_its_own_roster(monkeypatch):
+def test_a_client_computes_the_failure_bounds_for_its_own_roster(monkeypatch):
     """R5.2-8: an offer speaks of the smallest roster, a roster of itself."""
     session = ring()
     session.play(Round.ADVERTISE_KEYS)
@@ -161,7 +161,7 @@ def test_a_client_computes_the_failure_bounds_on_its_own_roster(monkeypatch):
     assert session.clients[0].code is ErrorCode.POLICY_VIOLATION
 
 
-def test_no_client_takes_part_in_a_ring_unless_its_policy_says_so():
+def test_a_client_joins_a_ring_only_if_its_policy_allows_it():
     offer = offer_of(wide(200))
     lenient = replace(LENIENT_POLICY, min_graph_bits=14)
     lenient.check(offer)

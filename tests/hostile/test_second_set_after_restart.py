@@ -72,7 +72,7 @@ def signatures_of(deployment):
 
 @pytest.mark.parametrize("first", [0, 1], ids=["the truth first", "a lie first"])
 @pytest.mark.parametrize("at", [pytest.param(at, id=name) for at, name in points()])
-def test_a_client_signs_one_set_wherever_it_dies(first, at):
+def test_a_client_signs_one_set_wherever_it_crashes(first, at):
     deployment, endings = run(first, CrashSwitch(at))
     assert deployment.contradictions() == {}
     assert all(n <= 1 for n in signatures_of(deployment))
@@ -80,7 +80,7 @@ def test_a_client_signs_one_set_wherever_it_dies(first, at):
     assert all(isinstance(ending, SessionOutcome) for ending in others)
 
 
-def test_a_client_that_does_not_record_what_it_signs_is_found(monkeypatch):
+def test_an_unrecorded_signature_is_detected_after_a_restart(monkeypatch):
     change_of, commit = ClientSession._change_of, ClientSession._commit
     lost = []
 

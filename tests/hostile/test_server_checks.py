@@ -286,7 +286,7 @@ def test_too_many_wrong_shares_abort_and_release_nothing():
 
 @pytest.mark.parametrize("colluders", [0, 1, 2])
 @pytest.mark.parametrize("liars", [1, 2])
-def test_a_wrong_share_is_disputed_only_if_colluders_cannot_have_framed_its_holder(
+def test_a_wrong_share_is_disputed_only_if_its_holder_cannot_have_been_framed(
     liars, colluders
 ):
     # R5.7-1
@@ -316,7 +316,7 @@ def test_a_wrong_share_is_disputed_only_if_colluders_cannot_have_framed_its_hold
 
 
 @pytest.mark.parametrize("colluders", [0, 1, 2])
-def test_a_client_that_accuses_all_others_is_alone_excluded(colluders):
+def test_a_client_that_accuses_all_others_is_the_only_one_excluded(colluders):
     session = new_session(
         threshold=3, colluders=colluders, min_survivors=4, min_clients=4
     )
@@ -335,7 +335,7 @@ def test_a_client_that_accuses_all_others_is_alone_excluded(colluders):
     assert excluded(pairs, colluders=colluders) == {identity_of(0)}
 
 
-def test_one_holder_alone_proves_nothing_against_a_dealer_whatever_was_stated():
+def test_one_holder_alone_proves_nothing_against_a_dealer():
     session = new_session(threshold=6)  # seven answers: a second one could not be told
 
     def lie(number, event):
@@ -368,7 +368,7 @@ def test_a_dealer_with_inconsistent_shares_is_named():
 
 
 @pytest.mark.parametrize("which", CLIENT_ROUNDS)
-def test_no_work_across_clients_is_done_below_the_minimum(which, monkeypatch):
+def test_no_secret_is_reconstructed_below_the_minimum(which, monkeypatch):
     """A37: reconstruction, the only work quadratic in clients, needs the threshold."""
     calls = []
     monkeypatch.setattr(unmasking, "rebuild", lambda *_, **__: calls.append(1))
@@ -389,7 +389,7 @@ def test_no_work_across_clients_is_done_below_the_minimum(which, monkeypatch):
     assert not calls
 
 
-def test_a_live_client_declared_lost_cannot_be_added_later():
+def test_a_client_declared_dropped_cannot_be_added_later():
     """A10: its upload arrives after U3 is fixed and is refused, unread."""
     session = new_session()
     late = []
@@ -419,7 +419,7 @@ def test_only_accepted_uploads_can_be_missing_and_all_of_them_may():
     assert session.server_state.outcome.code is ErrorCode.U3_TOO_SMALL
 
 
-def test_a_stale_or_repeated_close_is_the_runners_fault():
+def test_a_stale_or_repeated_close_is_a_local_error():
     session = new_session()
     run_until(session, Round.ADVERTISE_KEYS)
     session.close(Round.ADVERTISE_KEYS)
@@ -447,7 +447,7 @@ def test_losses_beyond_what_clients_would_unmask_end_the_session(limits, code):
     assert session.server_state.outcome.code is code
 
 
-def test_a_ring_client_whose_holders_all_lost_their_upload_ends_the_session():
+def test_a_ring_client_whose_holders_all_dropped_out_ends_the_session():
     session = ObservedSession(
         parameters_for(
             12, dimension=12, threshold=3, degree=4, min_clients=6, min_survivors=3
@@ -470,7 +470,7 @@ def test_a_ring_client_whose_holders_all_lost_their_upload_ends_the_session():
 
 
 @pytest.mark.parametrize("which", CLIENT_ROUNDS[1:])
-def test_messages_of_unknown_and_of_excluded_clients_are_refused(which):
+def test_messages_of_unknown_and_excluded_clients_are_rejected(which):
     """Client i stops after round i; a client that dropped out cannot rejoin."""
     session = new_session()
     seen = {}
@@ -490,14 +490,14 @@ def test_messages_of_unknown_and_of_excluded_clients_are_refused(which):
 
 
 @pytest.mark.parametrize("seed", [b"", b"s" * 31])
-def test_closing_round_0_on_a_ring_takes_fresh_randomness(seed):
+def test_closing_round_0_on_a_ring_requires_a_fresh_seed(seed):
     session = new_session(degree=4, min_clients=6)
     run_until(session, Round.ADVERTISE_KEYS)
     with pytest.raises(LocalProtocolError, match="seed"):
         session.to_server(RoundClosed(Round.ADVERTISE_KEYS, seed))
 
 
-def test_an_operator_can_abort_in_every_round_and_all_clients_are_told():
+def test_an_operator_can_abort_in_every_round_and_all_clients_learn_it():
     for which in CLIENT_ROUNDS:
         session = new_session()
         run_until(session, which)
@@ -509,7 +509,7 @@ def test_an_operator_can_abort_in_every_round_and_all_clients_are_told():
         assert server_machine.pending_outputs(session.server_state) == ()
 
 
-def test_a_finished_session_refuses_messages_and_keeps_no_secret():
+def test_a_finished_session_rejects_new_messages_and_keeps_no_secret():
     session = new_session()
     seen = []
     run_until(session, Round.UNMASKING, lambda _, e: seen.append(e) or e)

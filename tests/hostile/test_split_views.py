@@ -270,7 +270,7 @@ def breaches(cohort: Cohort) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("clients", "colluders"), COHORTS)
-def test_no_split_gets_two_answers_or_both_secrets(clients, colluders):
+def test_no_split_view_gets_two_answers_or_both_secrets(clients, colluders):
     cohort = Cohort(clients, colluders)
     assert not Counter(breaches(cohort))
     all_clients = frozenset(range(clients))
@@ -295,7 +295,7 @@ SPLITTABLE = [(n, c) for n, c in COHORTS if c + 2 < n <= 6]
 
 
 @pytest.mark.parametrize(("clients", "colluders"), SPLITTABLE)
-def test_a_quorum_of_one_less_is_too_small(clients, colluders, monkeypatch):
+def test_a_quorum_smaller_by_one_is_insufficient(clients, colluders, monkeypatch):
     cohort = Cohort(clients, colluders)  # its rosters were checked by the rules
     smaller = property(lambda parameters: parameters.threshold - 1)
     monkeypatch.setattr(ProtocolParameters, "quorum", smaller)
@@ -303,7 +303,7 @@ def test_a_quorum_of_one_less_is_too_small(clients, colluders, monkeypatch):
 
 
 @pytest.mark.parametrize(("clients", "colluders"), SPLITTABLE[1:])
-def test_a_threshold_of_one_less_is_too_small(clients, colluders, monkeypatch):
+def test_a_threshold_smaller_by_one_is_insufficient(clients, colluders, monkeypatch):
     """Neither R3.2-8 nor R5.2-7 is checked; the first cohort has t = 2."""
     monkeypatch.setattr(ProtocolParameters, "_malicious_rules", lambda _: iter(()))
     monkeypatch.setattr(checks, "check_overlap", lambda *_: None)
@@ -331,7 +331,7 @@ def views_with(number: int, clients: int) -> list[View]:
 
 
 @pytest.mark.parametrize("clients", [3, 4, 5])
-def test_signatures_for_one_set_are_no_quorum_for_another(clients):
+def test_signatures_for_one_set_form_no_quorum_for_another(clients):
     cohort = Cohort(clients, 0)
     seen = set()
     for own, shown in product(views_with(0, clients), repeat=2):
@@ -346,7 +346,7 @@ def test_signatures_for_one_set_are_no_quorum_for_another(clients):
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_an_answer_is_of_the_set_that_was_signed(four, view):
+def test_an_answer_covers_exactly_the_signed_set(four, view):
     for number in view:
         state, _ = four.signed(number, view)
         _, (answer,) = four.step(state, four.quorum(view, view))
@@ -418,7 +418,7 @@ def test_no_order_of_requests_and_restarts_gives_two_signatures_or_two_answers(f
     assert {each.kind for sent in said for each in sent} == {Consistency, Shares}
 
 
-def test_a_client_that_does_not_record_what_it_signs_is_found(four, monkeypatch):
+def test_an_unrecorded_signature_allows_two_signatures(four, monkeypatch):
     row = client_machine.TRANSITIONS[Profile.MALICIOUS_SERVER][Masked, Survivors]
 
     def agree(state, event, policy):

@@ -59,7 +59,7 @@ def masked(parameters, home):
     return session
 
 
-def asked(parameters, home):
+def session_at_vector(parameters, home):
     """Carry a session until it asks "ann" for a vector."""
     session = until(joining(parameters, home), Round.MASKED_INPUT_COLLECTION)
     update = session.server.update_for("ann")
@@ -81,7 +81,7 @@ def closed(session):
 
 
 @every_profile
-def test_two_sets_of_survivors_get_one_answer(parameters, tmp_path):
+def test_of_two_survivor_sets_only_one_is_answered(parameters, tmp_path):
     session = masked(parameters, tmp_path)
     offer, first = session.server.offer, survivors(session)
     said = session.client("ann").step(offer, first)
@@ -96,7 +96,7 @@ def test_two_sets_of_survivors_get_one_answer(parameters, tmp_path):
 
 
 @cells_from(EVERY, "ring")
-def test_two_processes_with_two_sets_give_one_answer(parameters, tmp_path):
+def test_two_processes_shown_two_sets_give_one_answer(parameters, tmp_path):
     session = masked(parameters, tmp_path)
     offer = closed(session)
     sets = (survivors(session), survivors(session, but="cleo"))
@@ -120,7 +120,7 @@ def test_two_processes_with_two_sets_give_one_answer(parameters, tmp_path):
 
 @every_profile
 @pytest.mark.parametrize("place", ["elsewhere", "restored"])
-def test_a_copy_of_the_state_gives_no_second_answer(parameters, place, tmp_path):
+def test_a_copied_state_gives_no_second_answer(parameters, place, tmp_path):
     session = masked(parameters, tmp_path)
     offer = closed(session)
     shutil.copytree(tmp_path / "ann", tmp_path / "copy")
@@ -146,7 +146,7 @@ def test_a_copy_of_the_state_gives_no_second_answer(parameters, place, tmp_path)
 
 
 @cells_from(EVERY, "ring")
-def test_an_emptied_state_begins_no_second_life(parameters, tmp_path):
+def test_an_emptied_state_cannot_start_again(parameters, tmp_path):
     masked(parameters, tmp_path).close()
     shutil.rmtree(tmp_path / "ann")
     for _ in range(2):
@@ -158,9 +158,7 @@ def test_an_emptied_state_begins_no_second_life(parameters, tmp_path):
 
 
 @every_profile
-def test_a_restored_state_that_is_accepted_ends_its_sessions_as_summed(
-    parameters, tmp_path
-):
+def test_accepting_a_restored_state_ends_its_sessions_as_included(parameters, tmp_path):
     noisy = with_noise(parameters)
     session = masked(noisy, tmp_path)
     offer = closed(session)
@@ -178,7 +176,7 @@ def test_a_restored_state_that_is_accepted_ends_its_sessions_as_summed(
 
 
 @cells_from(EVERY, "signed")
-def test_the_second_process_is_told_which_one_is_first(parameters, tmp_path):
+def test_a_second_process_is_rejected_with_the_id_of_the_first(parameters, tmp_path):
     session = joining(parameters, tmp_path)
     session.deliver_update("ann")
     with (
@@ -191,7 +189,7 @@ def test_the_second_process_is_told_which_one_is_first(parameters, tmp_path):
 
 
 @cells_from(EVERY, "drawn")
-def test_an_empty_state_elsewhere_is_another_client_unless_it_has_the_same_mark(
+def test_an_empty_state_elsewhere_is_a_new_client_unless_the_mark_is_shared(
     parameters, tmp_path, monkeypatch
 ):
     session = joining(parameters, tmp_path)
@@ -215,7 +213,7 @@ def test_an_empty_state_elsewhere_is_another_client_unless_it_has_the_same_mark(
 
 
 @cells_from(EVERY, "ring")
-def test_state_and_mark_that_are_restored_together_answer_twice(parameters, tmp_path):
+def test_a_state_restored_together_with_its_mark_answers_twice(parameters, tmp_path):
     """What no file on the same disk can notice, and SECURITY.md says."""
     session = masked(parameters, tmp_path)
     offer = closed(session)
@@ -232,7 +230,7 @@ def test_state_and_mark_that_are_restored_together_answer_twice(parameters, tmp_
     assert len(set(said)) == 2
 
 
-def test_a_mark_beside_the_state_is_refused(tmp_path):
+def test_a_mark_inside_the_state_directory_is_rejected(tmp_path):
     mark = tmp_path / "ann" / "mark"
     with (
         pytest.raises(LocalProtocolError) as caught,
@@ -243,8 +241,8 @@ def test_a_mark_beside_the_state_is_refused(tmp_path):
 
 
 @cells_from(EVERY, "ring")
-def test_two_processes_that_made_two_vectors_send_one(parameters, tmp_path):
-    offer, said = closed(asked(parameters, tmp_path)), []
+def test_two_processes_with_two_vectors_send_one(parameters, tmp_path):
+    offer, said = closed(session_at_vector(parameters, tmp_path)), []
 
     def give(number):
         with step_client("ann", parameters, tmp_path, lock_seconds=60.0) as ann:
@@ -260,7 +258,7 @@ def test_two_processes_that_made_two_vectors_send_one(parameters, tmp_path):
 
 
 @pytest.mark.parametrize("graph", ["signed", "drawn"])
-def test_a_released_sum_is_believed_by_members_alone(graph, tmp_path):
+def test_only_members_accept_a_released_sum(graph, tmp_path):
     session = masked(EVERY[graph], tmp_path)
     offer = session.server.offer
     for _ in range(2):
@@ -280,8 +278,8 @@ def test_a_released_sum_is_believed_by_members_alone(graph, tmp_path):
 
 
 @cells_from(EVERY, "signed")
-def test_a_fork_sends_no_second_vector(parameters, tmp_path):
-    session = asked(parameters, tmp_path)
+def test_a_forked_process_sends_no_second_vector(parameters, tmp_path):
+    session = session_at_vector(parameters, tmp_path)
     offer, ann = session.server.offer, session.client("ann")
     child = os.fork()
     if child == 0:
@@ -301,7 +299,7 @@ def test_a_fork_sends_no_second_vector(parameters, tmp_path):
         assert ann.step(offer, vector=[2] * 5).messages == said
 
 
-def test_a_name_that_begins_another_one_does_not_end_its_session(tmp_path):
+def test_a_client_name_that_is_a_prefix_of_another_does_not_end_its_session(tmp_path):
     # One state, two names of its owner, one after the other.
     first = Carrier(EXACT, ("ann/x",), None)
     second = Carrier(EXACT, ("ann",), None, number=2)
@@ -315,7 +313,7 @@ def test_a_name_that_begins_another_one_does_not_end_its_session(tmp_path):
 
 
 @cells_from(EVERY, "drawn")
-def test_a_restored_state_is_accepted_once(parameters, tmp_path):
+def test_a_restored_state_can_be_accepted_only_once(parameters, tmp_path):
     ann = step_client("ann", parameters, tmp_path, accept_restored=True)
     with ann:
         pass
@@ -329,12 +327,12 @@ def test_a_restored_state_is_accepted_once(parameters, tmp_path):
     assert caught.value.code is ErrorCode.RESTORED_STATE
 
 
-def test_one_text_is_no_list_of_tasks():
+def test_tasks_must_be_a_list_and_not_a_string():
     with pytest.raises(LocalProtocolError, match="tasks"):
         step_client("ann", EXACT, None, tasks="sums")
 
 
 @pytest.mark.parametrize("name", ["", "a\0b", "x" * 256, "é" * 128, "\ud800"])
-def test_a_name_that_no_server_takes_claims_no_number(name):
+def test_an_invalid_client_name_is_rejected(name):
     with pytest.raises(LocalProtocolError, match="name"):
         step_client(name, EXACT, None)

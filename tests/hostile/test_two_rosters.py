@@ -566,7 +566,7 @@ def broken_claims(server: LyingServer) -> set[Claim]:
 
 
 @pytest.mark.parametrize(("shared", "colluders"), CASES)
-def test_two_rosters_give_agreed_sums_and_nothing_else(shared, colluders):
+def test_two_rosters_release_only_agreed_sums(shared, colluders):
     played = [LyingServer(each).run() for each in schedules(shared, colluders)]
     found = [outcome(each) for each in played]
     assert all(is_agreed for _, is_agreed in found)
@@ -583,7 +583,7 @@ def test_two_rosters_give_agreed_sums_and_nothing_else(shared, colluders):
 
 @pytest.mark.usefixtures("without_the_rule")
 @pytest.mark.parametrize(("shared", "colluders"), [(1, 0), (1, 1)])
-def test_without_the_roster_proof_some_schedules_give_more(shared, colluders):
+def test_without_the_roster_proof_some_schedules_release_more(shared, colluders):
     found = [outcome(LyingServer(each).run()) for each in schedules(shared, colluders)]
     assert not all(is_agreed for _, is_agreed in found)
 
@@ -633,14 +633,14 @@ def split_schedules() -> Iterator[Schedule]:
         yield split_schedule(chance)
 
 
-def test_no_mixture_of_rosters_and_sets_gives_more_than_agreed_sums():
+def test_no_mixture_of_rosters_and_sets_releases_more_than_agreed_sums():
     found = [outcome(LyingServer(each).run()) for each in split_schedules()]
     assert all(is_agreed for _, is_agreed in found)
     assert {count for count, _ in found} >= {0, 1}
 
 
 @pytest.mark.usefixtures("without_the_rule")
-def test_without_the_roster_proof_some_mixture_gives_more():
+def test_without_the_roster_proof_some_mixture_releases_more():
     played = (LyingServer(each).run() for each in split_schedules())
     assert not all(is_agreed for _, is_agreed in map(outcome, played))
 
@@ -673,7 +673,7 @@ SMALLER_SUMS = [with_eight_clients, with_seven_clients]
 
 @pytest.mark.usefixtures("without_the_rule")
 @pytest.mark.parametrize("make", SMALLER_SUMS)
-def test_a_key_rebuilt_in_one_roster_would_open_a_part_of_another(make):
+def test_without_the_roster_proof_a_rebuilt_key_opens_part_of_another_roster(make):
     """Three inputs, where four are promised: what the rule is for."""
     server = LyingServer(make()).run()
     assert outcome(server) == (2, False) if make is with_eight_clients else (1, False)
@@ -686,7 +686,7 @@ def test_a_key_rebuilt_in_one_roster_would_open_a_part_of_another(make):
 
 
 @pytest.mark.parametrize("make", SMALLER_SUMS)
-def test_a_member_of_another_roster_is_in_no_u3_that_is_answered_for(make):
+def test_clients_do_not_answer_for_a_member_of_another_roster(make):
     """R5.3-13: clients leave, and keep the charge."""
     server = LyingServer(make()).run()
     assert server.complaints[EAST] == 3  # each tells the server, which does not care
@@ -699,7 +699,7 @@ def test_a_member_of_another_roster_is_in_no_u3_that_is_answered_for(make):
     assert count == (make is with_eight_clients)  # West's own sum
 
 
-def test_a_member_lost_after_its_upload_is_in_the_sum():
+def test_a_member_that_drops_out_after_its_upload_is_included():
     """It signs nothing more: what it has signed of the roster is shown."""
     plan = schedule(PARAMETERS, {WEST: 4, EAST: 3}, [])
     plan.lost_late = frozenset({"west-0"})
@@ -721,7 +721,7 @@ def verified(receipt: bytes):
 
 # In U2 of a roster that it was not shown, it leaves masks that nothing takes off.
 @pytest.mark.parametrize(("abroad", "sums"), [(ABSENT, 2), (LISTED, 2), (LOST, 1)])
-def test_two_cohorts_in_one_session_are_two_agreed_sets(abroad, sums):
+def test_two_cohorts_in_one_session_have_two_agreed_sets(abroad, sums):
     """Each over its own roster; the member of both is in one of them."""
     shared = [Shared(WEST, is_lost=False, abroad=abroad)]
     server = LyingServer(schedule(PARAMETERS, {WEST: 3, EAST: 4}, shared)).run()
@@ -734,7 +734,7 @@ def test_two_cohorts_in_one_session_are_two_agreed_sets(abroad, sums):
     assert len(views) == 2
 
 
-def test_no_receipt_says_that_a_member_of_another_roster_is_in_the_sum():
+def test_no_receipt_includes_a_member_of_another_roster():
     """The server writes the best that it can of what clients have refused."""
     server = LyingServer(with_eight_clients()).run()
     assert verified(server.receipt(WEST)).finding is Finding.AGREED

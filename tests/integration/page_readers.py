@@ -327,7 +327,7 @@ numpy.save(sys.argv[1], numpy.full(170, 0.01))
 """
 
 
-def begin_again(machines):
+def start_again(machines):
     """Wait for the hospitals and their server, and let them begin again."""
     for place in sorted(machines.directory.glob("hospital-?")):
         machines.finish(place.name)
@@ -340,7 +340,7 @@ def begin_again(machines):
 
 
 def updating(machines):
-    begin_again(machines)
+    start_again(machines)
     (machines.directory / "server/update.py").write_text(UPDATE)
 
 
@@ -353,7 +353,7 @@ def in_both(machines):
         machines.start(f"hospital-{number}", words, "")
     machines.finish("server")
     assert (server / "sums/model-2.npz").exists()
-    begin_again(machines)
+    start_again(machines)
     (server / "tasks").mkdir()
     text = SERVER.format(port=machines.port)
     (server / "tasks/beds.toml").write_text(text[text.index("[task]") :])

@@ -94,7 +94,7 @@ def aggregator_of_few_files(deployment, relay):
         yield process
 
 
-async def test_silent_and_stalled_peers_keep_no_client_out(deployment):
+async def test_silent_and_stalled_peers_block_no_client(deployment):
     with aggregator_of_few_files(deployment, "on") as process:
         port = int(process.stdout.readline())
         # Before the first byte, and in the middle of a hello.
@@ -110,7 +110,7 @@ async def test_silent_and_stalled_peers_keep_no_client_out(deployment):
     assert "WAITING" in out
 
 
-async def test_a_caller_that_begins_tls_and_stalls_is_dropped_after_the_handshakes_time(
+async def test_a_stalled_tls_handshake_is_dropped_after_the_time_limit(
     deployment,
 ):
     hello = client_hello()
@@ -168,7 +168,7 @@ async def test_a_refused_certificate_is_in_the_log_with_its_address(deployment, 
     assert "reason=certificate" in caplog.text
 
 
-async def test_one_client_has_two_connections_and_the_newest_stay(deployment):
+async def test_one_client_keeps_its_two_newest_connections(deployment):
     async with (
         await GrpcServer.start(
             ScriptedService(),
@@ -202,7 +202,7 @@ async def test_probes_are_answered_and_idle_connections_at_their_port_are_bounde
                 assert await check(b"", timeout=30) == b"\x08\x01"
 
 
-def test_what_the_settings_say_is_what_the_server_enforces(deployment, tmp_path):
+def test_the_server_enforces_its_admission_settings(deployment, tmp_path):
     files = deployment.server().files
     path = tmp_path / "server.toml"
     path.write_text(

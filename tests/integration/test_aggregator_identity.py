@@ -99,7 +99,7 @@ def impostors(deployment):
 
 
 @pytest.mark.parametrize("number", range(8))
-async def test_an_impostor_is_refused_before_anything_is_asked(deployment, number):
+async def test_an_impostor_is_rejected_before_any_request(deployment, number):
     what, certificate, complaint = impostors(deployment)[number]
     client = deployment.client()
     async with calling(certificate, client) as (front, connection):
@@ -115,7 +115,9 @@ async def test_an_impostor_is_refused_before_anything_is_asked(deployment, numbe
 
 
 @pytest.mark.parametrize("number", range(8))
-async def test_a_pinned_name_does_not_help_an_impostor(deployment, number):
+async def test_an_impostor_is_rejected_even_if_the_aggregator_is_pinned(
+    deployment, number
+):
     _, certificate, complaint = impostors(deployment)[number]
     client = deployment.client()
     async with calling(certificate, client, aggregator="agg") as (front, connection):
@@ -125,7 +127,7 @@ async def test_a_pinned_name_does_not_help_an_impostor(deployment, number):
     assert not front.calls
 
 
-async def test_an_aggregator_without_tls_1_3_is_refused(deployment):
+async def test_an_aggregator_below_tls_1_3_is_rejected(deployment):
     # R10.1-1
     identity = deployment.server()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -163,7 +165,7 @@ async def test_another_aggregator_than_the_pinned_one_is_refused(deployment):
     assert not front.calls
 
 
-async def test_the_pinned_one_is_believed_at_any_address(deployment):
+async def test_the_pinned_aggregator_is_accepted_at_any_address(deployment):
     server, client = deployment.server("elsewhere.example"), deployment.client()
     async with calling(server, client, aggregator="agg") as (front, connection):
         await connection.call(AdvertiseKeys(SESSION, b"advert"))
@@ -171,7 +173,7 @@ async def test_the_pinned_one_is_believed_at_any_address(deployment):
     assert len(front.calls) == 1
 
 
-async def test_without_a_pinned_name_the_host_decides_and_the_name_is_known(deployment):
+async def test_without_a_pinned_name_the_host_name_is_verified(deployment):
     async with calling(deployment.server(), deployment.client()) as (_, connection):
         with pytest.raises(LocalProtocolError):
             _ = connection.aggregator
@@ -180,7 +182,7 @@ async def test_without_a_pinned_name_the_host_decides_and_the_name_is_known(depl
 
 
 @pytest.mark.parametrize("impostor", ["another aggregator", "a client", "a host"])
-async def test_a_later_owner_of_the_address_is_not_asked(deployment, impostor):
+async def test_a_later_owner_of_the_address_receives_no_request(deployment, impostor):
     """Each connection is checked by TLS, not only the first one."""
     certificate = {
         "another aggregator": lambda: deployment.server(name="b"),
@@ -204,7 +206,7 @@ async def test_a_later_owner_of_the_address_is_not_asked(deployment, impostor):
     assert not second.calls
 
 
-async def test_plaintext_for_tests_has_an_aggregator_too():
+async def test_a_plaintext_test_connection_names_its_aggregator():
     async with (
         await GrpcServer.start(
             ScriptedService(), LOOPBACK, insecure_for_tests=True
@@ -215,7 +217,7 @@ async def test_plaintext_for_tests_has_an_aggregator_too():
 
 
 @pytest.mark.parametrize("name", ["", "A", "a.b", "a" * 64])
-def test_a_name_that_no_aggregator_can_have_is_a_setting_to_correct(deployment, name):
+def test_an_impossible_aggregator_name_is_a_settings_error(deployment, name):
     with pytest.raises(ServiceError, match=r"client\.aggregator") as caught:
         GrpcConnection(LOOPBACK, identity=deployment.client(), aggregator=name)
     assert caught.value.code is ErrorCode.BAD_SETTINGS

@@ -251,7 +251,7 @@ def survivors(deployment):
         pytest.param(UploadIsLost(Round.MASKED_INPUT_COLLECTION), id="UploadIsLost"),
     ],
 )
-def test_what_passes_within_a_round_costs_no_client_a_sum(fault):
+def test_a_fault_shorter_than_a_round_costs_no_client_its_sum(fault):
     deployment, endings = run(fault)
     assert_all_sums(deployment, endings)
     assert survivors(deployment) == [CLIENTS] * SUMS
@@ -267,13 +267,13 @@ def test_what_passes_within_a_round_costs_no_client_a_sum(fault):
         ),
     ],
 )
-def test_what_lasts_longer_than_a_round_costs_the_task_no_sum(fault):
+def test_a_fault_longer_than_a_round_costs_the_task_no_sum(fault):
     deployment, endings = run(fault)
     assert_all_sums(deployment, endings)
 
 
 @pytest.mark.parametrize("fault", everywhere(ServerDies))
-def test_a_server_that_is_away_for_longer_than_a_round_finishes_its_task(
+def test_a_server_unavailable_for_longer_than_a_round_finishes_its_task(
     fault, monkeypatch
 ):
     away = "secagg_testing.deployment.RESTART_SECONDS"

@@ -117,7 +117,7 @@ def tabulate(results, directory):
     assert words(after) == words(before)
 
 
-def test_without_flower_nothing_is_compared_and_a_wrong_mean_is_no_baseline(tmp_path):
+def test_a_missing_flower_skips_the_comparison_and_a_wrong_mean_fails_it(tmp_path):
     alone = run("--tiny", "flower", SECAGG_FLOWER_PYTHON="")
     assert alone.returncode == 0
     assert not alone.stdout
@@ -128,7 +128,7 @@ def test_without_flower_nothing_is_compared_and_a_wrong_mean_is_no_baseline(tmp_
     assert "mean is wrong by 0.5" in refused.stderr
 
 
-def test_an_unknown_benchmark_is_refused_and_the_known_ones_are_named():
+def test_an_unknown_benchmark_is_rejected_with_the_known_names():
     finished = run("--tiny", "mask")
     assert finished.returncode == 2
     assert "masks" in finished.stderr

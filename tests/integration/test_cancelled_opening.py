@@ -111,7 +111,7 @@ async def test_a_server_with_a_database(tmp_path, pki, postgres_url):
         await emptied(postgres_url)
 
 
-async def test_a_file_whose_thread_is_busy_when_its_closing_is_cancelled(tmp_path):
+async def test_closing_a_file_is_cancelled_while_its_thread_is_busy(tmp_path):
     directory, busy = tmp_path / "state", threading.Event()
     directory.mkdir()
     url, mark = f"sqlite:{directory / 'store.db'}", tmp_path / "mark" / "store"
@@ -124,7 +124,7 @@ async def test_a_file_whose_thread_is_busy_when_its_closing_is_cancelled(tmp_pat
         await again.close()
 
 
-async def test_a_file_whose_opening_has_not_begun(tmp_path):
+async def test_opening_a_file_is_cancelled_before_it_begins(tmp_path):
     directory, busy = tmp_path / "state", threading.Event()
     directory.mkdir()
     path, mark = directory / "store.db", tmp_path / "mark" / "store"
@@ -135,7 +135,7 @@ async def test_a_file_whose_opening_has_not_begun(tmp_path):
     assert not path.exists()
 
 
-async def test_a_database_whose_mark_is_taken_after_the_cancellation(
+async def test_opening_a_database_is_cancelled_before_its_mark_is_locked(
     tmp_path, postgres_url, monkeypatch
 ):
     """The thread that waits for the lock of the mark cannot be stopped."""

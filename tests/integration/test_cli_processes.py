@@ -227,7 +227,7 @@ none = "I understand that the sum itself is released without noise"
 """
 
 
-def test_one_process_gives_to_two_tasks_from_one_state(programs):
+def test_one_process_contributes_to_two_tasks_from_one_state(programs):
     home = programs.directory
     (home / "more").mkdir()
     (home / "more" / "counts.toml").write_text(COUNTS)
@@ -336,7 +336,7 @@ def test_whatever_ends_a_server_its_task_continues(programs):
     assert "budget" in json.loads(again.stdout.splitlines()[-1])["error"]["message"]
 
 
-def test_a_refused_client_harms_no_session(programs):
+def test_a_rejected_client_disturbs_no_session(programs):
     server = programs.server()
     same_state = programs.run(
         "server", "--config", "server.exact.toml", "--set=server.listen=127.0.0.1:0"
@@ -405,7 +405,7 @@ def test_an_aborted_session_is_followed_by_one_that_succeeds(programs):
     )
 
 
-def test_a_file_gone_bad_in_a_session_leaves_as_zeros_at_the_fixed_time(programs):
+def test_an_input_file_damaged_during_a_session_is_replaced_by_zeros(programs):
     """The other clients get their sum, and the owner of the file an error."""
     server = programs.server("rounds.masked_input=60", config="server.toml")
     fixed = ["client.answer_at=0.05"]
@@ -434,7 +434,7 @@ def test_a_file_gone_bad_in_a_session_leaves_as_zeros_at_the_fixed_time(programs
         assert "answer_at" in refused.stderr
 
 
-def test_every_session_takes_a_file_of_its_own_until_the_task_is_over(programs):
+def test_each_session_uses_its_own_file_until_the_task_is_over(programs):
     for client in (1, 2, 3):
         for session in (1, 2, 3):
             vector = np.full(16, 10 * session + client)

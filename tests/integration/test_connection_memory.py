@@ -41,7 +41,7 @@ def bytes_in_use():
 @pytest.mark.skipif(
     not hasattr(C, "mallinfo2"), reason="this C library does not say what is in use"
 )
-async def test_an_upload_leaves_nothing_large_behind():
+async def test_an_upload_leaves_no_large_buffers():
     """Neither its bytes nor the pieces into which they were read from the network.
 
     Without `_READ_BYTES` it is 60 KiB a connection, and 40 where the message stays

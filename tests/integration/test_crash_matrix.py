@@ -178,7 +178,9 @@ def test_an_aggregator_killed_anywhere_finishes_with_the_same_sum(parameters, at
 
 
 @pytest.mark.parametrize(("parameters", "at"), named(LOSSY_SERVER_POINTS))
-def test_the_same_with_a_lost_client(parameters, at):
+def test_an_aggregator_killed_anywhere_releases_the_sum_of_the_survivors(
+    parameters, at
+):
     deployment, endings = run(
         parameters,
         server_crash=CrashSwitch(at),
@@ -193,7 +195,7 @@ def test_the_same_with_a_lost_client(parameters, at):
 @pytest.mark.parametrize(
     "at", range(len(SPARSE_SERVER_POINTS)), ids=lambda n: SPARSE_SERVER_POINTS[n]
 )
-def test_all_at_once_where_clients_draw_their_neighbours(at):
+def test_losses_and_crashes_of_both_sides_with_drawn_neighbours(at):
     """A lost client, an aggregator that dies and a client that dies, in one session."""
     switch = CrashSwitch(at % len(SPARSE_CLIENT_POINTS))
     deployment, endings = run(
@@ -247,7 +249,9 @@ def test_a_client_killed_anywhere_never_contradicts_itself(parameters, at):
 @pytest.mark.parametrize("first", range(23))
 @pytest.mark.parametrize("who", ["server", "client"])
 @pytest.mark.parametrize("graph", OTHER_GRAPHS)
-def test_a_process_killed_anywhere_on_a_sparse_graph(graph, who, first):
+def test_a_process_killed_anywhere_on_a_sparse_graph_is_safe_and_exact(
+    graph, who, first
+):
     """At every 23rd point from the `first`: before a write and after one in turn."""
     parameters, at = OTHER_GRAPHS[graph], first
     everyone = range(parameters.max_clients)

@@ -61,7 +61,7 @@ def test_all_clients_get_the_sum_of_all_vectors():
 
 
 @pytest.mark.parametrize("watch", [True, False], ids=["streams", "polls"])
-def test_updates_that_are_only_referred_to_lead_to_the_same_sum(monkeypatch, watch):
+def test_updates_sent_by_reference_lead_to_the_same_sum(monkeypatch, watch):
     monkeypatch.setattr(client_desk, "MAX_INLINE_BYTES", 100)
     settings = SessionSettings(watch=watch, offer_seconds=600.0)
     fetched = []
@@ -114,7 +114,7 @@ def test_clients_lost_at_any_point_leave_the_sum_of_the_others(method, counted):
 @pytest.mark.parametrize(
     ("point", "counted"), [("before UploadChunk", False), ("after UploadChunk", True)]
 )
-def test_clients_lost_when_they_start_again_count_if_their_upload_was_there(
+def test_clients_that_drop_out_after_a_restart_count_if_they_had_uploaded(
     point, counted
 ):
     whole = {n: CrashSwitch() for n in (1, 4)}
@@ -162,7 +162,7 @@ def test_too_many_losses_give_a_typed_abort_on_every_side(method):
         assert endings[number].code is expected
 
 
-def test_an_aborted_session_is_tried_again_with_those_who_are_left():
+def test_an_aborted_session_is_retried_with_the_remaining_clients():
     lost = dict.fromkeys([0, 1], UploadChunk)
     parameters = parameters_for(6, dimension=9, threshold=3, max_dropouts=1)
     deployment, _ = run(6, parameters=parameters, fault_of=dead_from(lost))
@@ -181,7 +181,7 @@ def test_a_task_stops_retrying_after_its_last_attempt():
     assert not deployment.sums
 
 
-def test_every_call_may_be_repeated():
+def test_repeated_calls_change_nothing():
     deployment, _ = run(5, fault_of=lambda *_: Fault.REPEAT)
     assert_sum_of(deployment, range(5))
 
@@ -216,7 +216,7 @@ def test_clients_that_cannot_stream_poll():
     assert all(isinstance(ending, SessionOutcome) for ending in endings.values())
 
 
-def test_absent_clients_cost_a_deadline_and_nothing_else():
+def test_absent_clients_cost_only_a_deadline():
     deployment, _ = run(5, absent={2, 3})
     assert_sum_of(deployment, [0, 1, 4])
 
@@ -249,7 +249,7 @@ def test_a_ring_of_neighbours():
 
 @pytest.mark.parametrize("whole", [False, True], ids=["neighbourhood", "whole"])
 @pytest.mark.parametrize("inline", [100, 1 << 20], ids=["referred to", "inline"])
-def test_a_client_on_a_ring_reads_as_much_of_the_roster_as_it_wants(
+def test_a_client_on_a_ring_reads_the_part_of_the_roster_that_it_chooses(
     monkeypatch, whole, inline
 ):
     monkeypatch.setattr(client_desk, "MAX_INLINE_BYTES", inline)
@@ -275,7 +275,7 @@ def test_a_client_on_a_ring_reads_as_much_of_the_roster_as_it_wants(
     assert (Blob.NEIGHBOURHOOD in read) is (inline == 100)
 
 
-def test_the_payload_reaches_the_application_and_is_bound_to_the_session():
+def test_the_payload_reaches_the_application_bound_to_its_session():
     seen = {}
 
     def make_input(number):
@@ -316,7 +316,7 @@ def test_nothing_secret_is_left_when_a_session_has_ended():
     ] == [f"{session_id.hex()}/{SUM}"]
 
 
-def test_a_long_upload_goes_in_chunks_and_survives_a_bad_link():
+def test_a_long_upload_is_sent_in_chunks_and_survives_lost_answers():
     parameters = parameters_for(3, dimension=450_000, threshold=2, modulus=1 << 32)
     deployment, _ = run(
         3,
@@ -331,7 +331,7 @@ def test_a_long_upload_goes_in_chunks_and_survives_a_bad_link():
     assert int(deployment.sums[0].residues[0]) == parameters.modulus - 1
 
 
-def test_the_receipt_says_what_happened_and_nothing_more():
+def test_the_receipt_counts_clients_per_round():
     deployment, _ = run(5, fault_of=dead_from({2: UploadChunk}))
     receipt = deployment.sums[0].receipt
     assert isinstance(receipt.outcome, Released)

@@ -180,7 +180,7 @@ class _Killed:
         return await self.inner.call(request)
 
 
-async def give_after_a_kill(deployment, server, name, killed_at, *, answered):
+async def contribute_after_a_kill(deployment, server, name, killed_at, *, answered):
     """Kill a client at a call, and start it again on the same disk."""
     async with deployment.way(server, name) as inner:
         profile, call = killed_at
@@ -210,7 +210,7 @@ async def give_after_a_kill(deployment, server, name, killed_at, *, answered):
     ],
     ids=lambda each: f"{each[0]}-{each[1].__name__}",
 )
-async def test_a_client_of_each_entry_is_killed_in_each_round_and_the_sum_is_exact(
+async def test_the_sum_is_exact_if_clients_of_both_transports_are_killed(
     deployment, killed_at
 ):
     profile, _ = killed_at
@@ -224,9 +224,13 @@ async def test_a_client_of_each_entry_is_killed_in_each_round_and_the_sum_is_exa
         released = asyncio.ensure_future(task.next_sum())
         given = await asyncio.gather(
             deployment.give(server, "ada", profile),
-            give_after_a_kill(deployment, server, "bob", killed_at, answered=behind[0]),
+            contribute_after_a_kill(
+                deployment, server, "bob", killed_at, answered=behind[0]
+            ),
             deployment.give(server, "cyd", profile),
-            give_after_a_kill(deployment, server, "dan", killed_at, answered=behind[1]),
+            contribute_after_a_kill(
+                deployment, server, "dan", killed_at, answered=behind[1]
+            ),
         )
         total = await released
         task.take()
@@ -234,7 +238,7 @@ async def test_a_client_of_each_entry_is_killed_in_each_round_and_the_sum_is_exa
     assert [each.inputs for each in given] == [4, 4, 4, 4]
 
 
-async def test_a_session_ends_well_beside_1600_idle_sockets(deployment):
+async def test_a_session_succeeds_beside_1600_idle_sockets(deployment):
     silent = []
     admission = advanced.AdmissionLimits(relay="on", connections=2000, waiting=2000)
     async with (
@@ -290,14 +294,14 @@ async def test_an_open_session_of_profile_1_is_not_served_behind_a_proxy(deploym
         pass
 
 
-def test_names_of_two_trust_domains_never_meet(deployment):
+def test_an_edge_of_another_trust_domain_is_rejected(deployment):
     # A certificate and a credential of one name are one client.
     with pytest.raises(secagg.ServiceError, match="two clients") as refused:
         deployment.server(trust_domain="other.example")
     assert refused.value.code is secagg.ErrorCode.BAD_SETTINGS
 
 
-async def test_a_client_takes_no_offer_of_profile_1_unless_tls_ends_there(deployment):
+async def test_a_client_rejects_profile_1_unless_tls_ends_at_the_aggregator(deployment):
     # R10.3-4.
     async with deployment.server() as server:
         await server.add_task("sum", deployment.prepared(HONEST))

@@ -122,7 +122,7 @@ async def test_headers_that_are_whole_and_too_long_are_refused(deployment, head)
 @pytest.mark.parametrize(
     "start", [b"", b"POST / HT", b"\r\n", b"POST / HTTP/1.1\r\na:"]
 )
-async def test_half_a_request_is_cut_when_its_time_is_over(
+async def test_an_incomplete_request_is_closed_after_its_time_limit(
     deployment, start, monkeypatch
 ):
     monkeypatch.setattr("secagg.server.http_edge.protocol.HEADER_SECONDS", 0.3)
@@ -132,9 +132,7 @@ async def test_half_a_request_is_cut_when_its_time_is_over(
         assert await link.rest() == b""
 
 
-async def test_half_a_request_behind_a_whole_one_is_cut_as_well(
-    deployment, monkeypatch
-):
+async def test_an_incomplete_second_request_is_closed_as_well(deployment, monkeypatch):
     monkeypatch.setattr("secagg.server.http_edge.protocol.HEADER_SECONDS", 0.3)
     async with serving(deployment) as (edge, _):
         link = await deployment.raw(edge.address)
@@ -185,7 +183,9 @@ async def test_the_body_of_a_refused_request_is_not_received(deployment):
         b"\x00\x01\x02",
     ],
 )
-async def test_what_is_no_call_is_refused_and_logs_no_defect(deployment, said, caplog):
+async def test_an_unknown_request_is_rejected_and_logs_no_defect(
+    deployment, said, caplog
+):
     async with serving(deployment) as (edge, service):
         link = await deployment.raw(edge.address)
         await link.send(said)
@@ -196,7 +196,7 @@ async def test_what_is_no_call_is_refused_and_logs_no_defect(deployment, said, c
     assert "Invalid HTTP" not in caplog.text
 
 
-async def test_a_request_before_the_answer_of_another_ends_the_connection(deployment):
+async def test_a_pipelined_request_ends_the_connection(deployment):
     async with serving(deployment) as (edge, service):
         link, request = await deployment.raw(edge.address), signed(deployment)
         # Bytes between requests are no request.
@@ -211,7 +211,7 @@ async def test_a_request_before_the_answer_of_another_ends_the_connection(deploy
         assert await link.rest() == b""
 
 
-async def test_a_client_that_reads_no_answer_loses_its_connection(
+async def test_a_client_that_does_not_read_its_answer_is_disconnected(
     deployment, monkeypatch
 ):
     # What it does not take is kept for it; no time of requests or of calls ends that.
@@ -236,7 +236,7 @@ async def test_a_client_that_reads_no_answer_loses_its_connection(
         link.close()
 
 
-async def test_the_exact_target_is_what_is_signed(deployment):
+async def test_the_signature_covers_the_exact_request_target(deployment):
     async with serving(deployment) as (edge, service):
         for path in (
             "/secagg.v1.SecAggService/GetUploadStatus?",
@@ -251,7 +251,7 @@ async def test_the_exact_target_is_what_is_signed(deployment):
         assert not service.calls
 
 
-async def test_older_tls_and_other_certificates_get_nowhere(deployment):
+async def test_older_tls_and_foreign_client_certificates_are_rejected(deployment):
     # R10.3-1.
     async with serving(deployment) as (edge, _):
         old = ssl.create_default_context(cafile=deployment.tls.directory / "ours.pem")
@@ -288,7 +288,9 @@ async def test_idle_sockets_are_closed_and_a_proven_connection_is_kept(deploymen
         link.close()
 
 
-async def test_behind_the_relay_addresses_are_those_of_callers(deployment, caplog):
+async def test_behind_the_relay_the_log_has_the_address_of_the_client(
+    deployment, caplog
+):
     caplog.set_level("INFO")
     async with serving(deployment, admission=RELAY) as (edge, _):
         link = await deployment.raw(edge.address)
@@ -298,7 +300,7 @@ async def test_behind_the_relay_addresses_are_those_of_callers(deployment, caplo
     assert seen == "edge_client_seen identity=ada serial=7 address=127.0.0.1"
 
 
-async def test_clients_who_are_unwelcome_lose_their_connections(deployment):
+async def test_connections_of_unwelcome_clients_are_closed(deployment):
     async with serving(deployment, admission=RELAY) as (edge, _):
         link = await deployment.raw(edge.address)
         assert (await link.request(signed(deployment)))[0] == 200
@@ -344,9 +346,7 @@ async def pass_a_minute(clock):
         await asyncio.sleep(0)
 
 
-async def test_half_a_renewed_certificate_changes_nothing_and_a_whole_one_does(
-    deployment, caplog
-):
+async def test_a_certificate_is_reloaded_only_when_both_files_match(deployment, caplog):
     clock = ManualClock(date=deployment.issuer.now)
     files = deployment.options
     newer = deployment.tls.server(AUTHORITY).files
@@ -379,16 +379,14 @@ async def test_half_a_renewed_certificate_changes_nothing_and_a_whole_one_does(
         ({"listen": "nonsense"}, ErrorCode.BAD_SETTINGS),
     ],
 )
-async def test_an_edge_that_no_client_could_call_does_not_start(
-    deployment, change, code
-):
+async def test_an_edge_unreachable_for_clients_does_not_start(deployment, change, code):
     deployment.options = replace(deployment.options, **change)
     with pytest.raises(ServiceError) as caught:
         await deployment.start(ScriptedService())
     assert caught.value.code is code
 
 
-async def test_a_port_that_is_taken_is_said(deployment):
+async def test_a_port_in_use_is_reported(deployment):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         deployment.options = replace(deployment.options, listen=listen)
@@ -408,7 +406,7 @@ def revoke(deployment, path, number, *serials):
     path.write_bytes(listed.signed_by(issuer.key).encode())
 
 
-async def test_a_revoked_serial_is_out_within_a_minute_and_its_held_answers_end(
+async def test_a_revoked_serial_is_rejected_within_a_minute_and_its_held_answers_end(
     deployment, tmp_path, caplog
 ):
     # R10.3-18.
@@ -448,7 +446,7 @@ async def test_a_revoked_serial_is_out_within_a_minute_and_its_held_answers_end(
 
 
 @pytest.mark.parametrize("older", ["an older one", "another of its number", "none"])
-async def test_no_older_list_is_taken_after_a_restart_or_at_a_replica(
+async def test_no_older_revocation_list_is_accepted_after_a_restart_or_at_a_replica(
     deployment, tmp_path, caplog, older
 ):
     # R10.3-18: the store, which replicas share, has the newest number.
@@ -505,7 +503,7 @@ async def test_a_client_corrects_its_clock_once_and_by_an_hour_at_most(deploymen
             assert caught.value.code is ErrorCode.BAD_CLOCK
 
 
-async def test_a_client_believes_only_the_host_of_its_settings(deployment):
+async def test_a_client_accepts_only_the_host_of_its_settings(deployment):
     # R10.3-1 and R10.3-2.
     async with serving(deployment) as (edge, service):
         identity = deployment.issuer.identity("ada")
@@ -520,7 +518,7 @@ async def test_a_client_believes_only_the_host_of_its_settings(deployment):
         assert not service.calls
 
 
-async def test_a_client_uses_its_connection_again_and_replaces_a_lost_one(deployment):
+async def test_a_client_reuses_its_connection_and_replaces_a_lost_one(deployment):
     async with serving(deployment) as (edge, service):
         identity = deployment.issuer.identity("ada")
         async with deployment.connection(edge.address, identity) as connection:
@@ -538,7 +536,7 @@ async def test_a_client_uses_its_connection_again_and_replaces_a_lost_one(deploy
         assert caught.value.code is ErrorCode.UNREACHABLE
 
 
-async def test_a_client_takes_a_time_only_from_a_refused_proof(deployment):
+async def test_a_client_corrects_its_clock_only_after_a_rejected_proof(deployment):
     # R10.3-3.
     past = deployment.issuer.now - 60
     told = ServiceError("no", code=ErrorCode.OVERLOADED, server_time=past)
@@ -561,7 +559,7 @@ async def test_a_client_takes_a_time_only_from_a_refused_proof(deployment):
         "HTTP/1.1 200 OK\r\nx: " + "y" * 20_000,
     ],
 )
-async def test_a_client_says_of_strange_answers_that_none_came(deployment, head):
+async def test_a_malformed_http_answer_is_reported_as_unreachable(deployment, head):
     identity = deployment.issuer.identity("ada")
     connection = deployment.connection(Address("127.0.0.1", 1), identity)
     reader = asyncio.StreamReader(limit=16 << 10)
@@ -571,7 +569,7 @@ async def test_a_client_says_of_strange_answers_that_none_came(deployment, head)
     assert caught.value.code is ErrorCode.UNREACHABLE
 
 
-async def test_errors_of_the_service_arrive_as_they_were(deployment):
+async def test_errors_of_the_service_are_transmitted_unchanged(deployment):
     refused = RemoteProtocolError("no", code=ErrorCode.EQUIVOCATION, sender="ada")
     full = ServiceError("full", code=ErrorCode.OVERLOADED, retry_after_seconds=2.5)
     script = {GetUploadStatus: refused, GetOffer: full}
@@ -605,7 +603,7 @@ async def test_a_handshake_that_ends_behind_the_stop_leads_nowhere(deployment):
         assert len(service.calls) == 1
 
 
-async def test_stopping_ends_held_answers_first_and_lets_others_finish(deployment):
+async def test_stopping_ends_held_answers_first_and_completes_others(deployment):
     held, slow, go = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def hold(_, __):
@@ -666,7 +664,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_signal_belongs_to_the_process_and_stops_the_edge(tmp_path):
+async def test_a_signal_stops_the_edge_and_ends_the_process(tmp_path):
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
@@ -696,7 +694,7 @@ print([n for n in sys.modules if n in ('uvicorn', 'httptools')])
 """
 
 
-def test_without_an_edge_nothing_of_the_extra_is_imported():
+def test_without_an_edge_its_extra_is_not_imported():
     done = subprocess.run(
         [
             sys.executable,

@@ -74,7 +74,9 @@ async def masks_on(engine):
         workers.close()
 
 
-async def test_every_engine_gives_the_sum_of_the_survivors(setting, tmp_path, caplog):
+async def test_every_engine_computes_the_sum_of_the_survivors(
+    setting, tmp_path, caplog
+):
     spool = UploadSpool(FileBlobs(tmp_path), min_free_bytes=0)
     async with masks_on(open_engine(setting)) as masks:
         for modulus in (1 << 20, 1_000_003):
@@ -157,9 +159,7 @@ def test_keys_cross_no_network_in_the_clear(setting, words):
         ("tcp://worker:4000", True),
     ],
 )
-def test_a_scheduler_on_this_machine_hands_keys_to_no_worker_beyond_it(
-    worker, is_refused
-):
+def test_a_local_scheduler_sends_keys_to_no_remote_worker(worker, is_refused):
     from secagg.server.engine.dask import _DaskExecutor  # noqa: PLC0415 - an extra
 
     class Cluster:
@@ -185,5 +185,5 @@ def test_a_scheduler_on_this_machine_hands_keys_to_no_worker_beyond_it(
 @pytest.mark.parametrize(
     "setting", ["dask:tls://scheduler:8786", "dask:tcp://127.0.0.1:8786"]
 )
-def test_a_cluster_with_tls_or_on_this_machine_will_do(setting):
+def test_a_cluster_with_tls_or_on_this_machine_is_accepted(setting):
     assert open_engine(setting).name == setting

@@ -128,7 +128,7 @@ def expired(number):
     ],
     ids=["foreign", "expired", "revoked"],
 )
-def test_a_client_with_an_invalid_credential_is_kept_out(identity, published):
+def test_a_client_with_an_invalid_credential_is_excluded(identity, published):
     deployment, endings = deploy(
         published=published,
         identity_files=lambda n: identity(n) if n == 2 else own_identity(n),
@@ -139,7 +139,7 @@ def test_a_client_with_an_invalid_credential_is_kept_out(identity, published):
     assert not deployment.links[2].distinct_messages()
 
 
-def test_a_client_without_identity_takes_no_part():
+def test_a_client_without_identity_is_excluded():
     deployment, endings = deploy(
         identity_files=lambda n: None if n == 2 else own_identity(n)
     )
@@ -148,7 +148,7 @@ def test_a_client_without_identity_takes_no_part():
     assert "needs a credential" in str(endings[2])
 
 
-def test_one_forged_credential_in_the_roster_ends_the_session_for_every_client():
+def test_a_forged_credential_in_the_roster_ends_the_session_for_every_client():
     def forge(roster):
         first, *others = roster.adverts
         forged = replace(first.credential, signature=bytes(64))
@@ -197,7 +197,7 @@ class Withholding(LyingConnection):
         return await super().call(request)
 
 
-def test_a_list_that_is_never_handed_out_ends_the_wait_for_it():
+def test_a_client_stops_waiting_for_a_revocation_list_that_is_withheld():
     asked = []
     deployment, endings = deploy(
         published=published_in_simulation(3, 99, 100),
@@ -218,7 +218,7 @@ def test_a_list_that_is_never_handed_out_ends_the_wait_for_it():
 @pytest.mark.parametrize(
     "later", [published_in_simulation(), published_in_simulation(2, 99)]
 )
-def test_a_server_that_shows_an_older_list_gets_no_client(later):
+def test_a_server_with_an_older_revocation_list_gets_no_client(later):
     first, _ = deploy(published=published_in_simulation(3, 98, 99))
     deployment, endings = deploy(
         published=later,
@@ -273,7 +273,7 @@ def points_of_client(number=2):
     return switch.points
 
 
-def test_another_u3_after_a_restart_is_equivocation():
+def test_a_different_u3_after_a_restart_raises_equivocation():
     """R5.4-5: what was signed before the crash is compared first."""
     signed = points_of_client().index("after SignConsistency")
 
@@ -298,7 +298,7 @@ def test_another_u3_after_a_restart_is_equivocation():
     assert RevealShares not in sent
 
 
-def test_the_same_u3_again_instead_of_the_quorum_is_a_violation_too():
+def test_a_repeated_u3_in_place_of_the_quorum_is_unexpected():
     shown = []
 
     def lie(answer):
@@ -318,7 +318,7 @@ def test_the_same_u3_again_instead_of_the_quorum_is_a_violation_too():
     assert endings[2].code is ErrorCode.UNEXPECTED_MESSAGE
 
 
-def test_another_key_than_the_one_of_its_advert_signs_nothing():
+def test_a_client_does_not_sign_with_another_key_than_its_advert_states():
     points = points_of_client()
     for point in ("after AdvertiseKeys", "after UploadChunk", "after SignConsistency"):
         starts = []
@@ -349,7 +349,7 @@ def test_another_key_than_the_one_of_its_advert_signs_nothing():
         )
 
 
-def test_who_signs_too_late_answers_all_the_same():
+def test_a_client_that_signs_too_late_still_answers():
     def slow(number, call, count):
         late = number == 2 and call is SignConsistency and count < 12
         return Fault.LOSE_REQUEST if late else Fault.NONE
@@ -394,7 +394,7 @@ def deploy_with_one_lost(**options):
     return deployment
 
 
-def test_a_client_lost_after_its_upload_is_shown_by_what_it_has_dealt():
+def test_a_client_dropped_after_its_upload_is_proven_by_its_signed_bundles():
     """R5.3-13: and no session ends by that."""
     deploy_with_one_lost()
 
@@ -412,7 +412,7 @@ LIES = {
 
 
 @pytest.mark.parametrize(("lie", "code"), LIES.values(), ids=LIES)
-def test_no_lie_about_a_roster_is_answered_not_even_after_a_restart(lie, code):
+def test_no_false_roster_proof_is_answered_even_after_a_restart(lie, code):
     """R5.3-13: a client leaves, and reveals no share before or after it has died."""
 
     def told(quorum):
@@ -445,7 +445,7 @@ def test_no_lie_about_a_roster_is_answered_not_even_after_a_restart(lie, code):
 
 
 @pytest.mark.parametrize("first", range(3))
-def test_a_server_that_dies_anywhere_shows_it_all_the_same(first):
+def test_a_crashed_server_still_proves_the_roster_of_a_dropped_client(first):
     switch = CrashSwitch()
     deploy_with_one_lost(server_crash=switch)
     points = range(len(switch.points) // 3 + first, len(switch.points), 9)
@@ -460,14 +460,14 @@ def replicas(clock, *args, **options):
     return Replicas(clock, *args, server_store=inline_store(now=clock.date), **options)
 
 
-def test_any_replica_shows_it():
+def test_every_replica_proves_the_roster_of_a_dropped_client():
     switch = CrashSwitch()
     deploy_with_one_lost(kind=replicas, crashes={0: switch})
     for at in range(len(switch.points) // 2, len(switch.points), 6):
         deploy_with_one_lost(kind=replicas, crashes={0: CrashSwitch(at)})
 
 
-def test_without_a_quorum_no_client_answers_and_every_charge_is_kept():
+def test_no_client_answers_without_a_quorum_and_every_charge_is_kept():
     parameters = with_noise(
         signing_parameters_for(CLIENTS, dimension=8, colluders=1), spare=1
     )

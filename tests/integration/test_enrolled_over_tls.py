@@ -60,7 +60,7 @@ def client_of(tls, enrolled, name, server, state, **changes):
     )
 
 
-async def test_who_was_revoked_is_told_so_and_the_others_get_their_sum(
+async def test_a_revoked_client_is_told_so_and_the_others_get_their_sum(
     tls, enrolled, tmp_path
 ):
     made, key = enrolled
@@ -103,7 +103,7 @@ async def test_who_was_revoked_is_told_so_and_the_others_get_their_sum(
     assert [each.inputs for each in given] == [3, 3, 3]
 
 
-async def test_who_has_not_named_the_sparse_profile_stays_away_and_the_others_draw(
+async def test_a_client_that_does_not_allow_the_sparse_profile_stays_out(
     tls, enrolled, tmp_path
 ):
     _, key = enrolled
@@ -156,7 +156,7 @@ async def test_who_has_not_named_the_sparse_profile_stays_away_and_the_others_dr
     assert len(verdict.signers) == 3
 
 
-async def test_files_that_do_not_belong_together_are_found_before_anything_is_said(
+async def test_mismatched_enrolment_files_are_rejected_before_any_call(
     tls, enrolled, tmp_path
 ):
     made, _ = enrolled

@@ -143,7 +143,7 @@ async def test_clients_pass_with_their_own_tls_and_unknown_peers_do_not(tmp_path
     assert "connection address=127.0.0.1 milliseconds=" in log.read_text()
 
 
-def test_the_edge_needs_no_key_and_no_certificate():
+def test_the_envoy_sample_holds_no_key_and_no_certificate():
     """TLS is the client's and the aggregator's; a proxy that ends it would forge."""
     text = SAMPLE.read_text()
     assert "transport_socket" not in text

@@ -146,7 +146,7 @@ BUILT = EXAMPLES.parent / "clients" / "typescript" / "dist" / "node.js"
 
 
 @pytest.mark.parametrize("kind", ["python", "mixed"])
-def test_phones_that_are_killed_and_lose_the_network_give_their_sums(kind):
+def test_phones_that_are_killed_or_offline_still_contribute(kind):
     """Right noise of 64 numbers is 1.5 times as large once in 10^7 runs."""
     if kind == "mixed" and (shutil.which("node") is None or not BUILT.exists()):
         pytest.skip("needs Node, and clients/typescript built by `npm run build`")
@@ -181,7 +181,7 @@ async def test_the_demo_ends_when_all_phones_have_ended_without_a_sum(monkeypatc
         await demo.unless_all_end(asyncio.Event().wait(), living)
 
 
-async def test_no_command_line_of_a_phone_has_its_login_or_vector(
+async def test_the_command_line_of_a_phone_shows_neither_login_nor_vector(
     tmp_path, monkeypatch
 ):
     monkeypatch.syspath_prepend(str(PHONES))
@@ -204,7 +204,7 @@ async def test_no_command_line_of_a_phone_has_its_login_or_vector(
     assert (told["token"], told["vector"]) == ("login of ada", [0.5])
 
 
-async def test_a_user_who_asks_for_another_name_makes_the_issuer_sign_nothing(
+async def test_the_backend_does_not_enrol_a_user_under_another_name(
     tmp_path, monkeypatch
 ):
     monkeypatch.syspath_prepend(str(PHONES))

@@ -122,7 +122,7 @@ def directory(tmp_path):
     return tmp_path
 
 
-async def test_a_server_with_nothing_to_do_still_tells_clients_the_outcome(directory):
+async def test_a_server_without_further_tasks_still_serves_the_outcome(directory):
     site = Site(directory)
     let_go = asyncio.Event()
     # The first process goes as soon as the sum's receipt is on the disk.

@@ -130,7 +130,7 @@ async def flooded_sum(place, clients=CLIENTS, **admission):
     return sums, given, flooder.answers
 
 
-async def test_a_sum_comes_while_one_client_floods_and_holds(tmp_path):
+async def test_a_sum_completes_while_one_client_floods_the_server(tmp_path):
     sums, given, answers = await flooded_sum(tmp_path)
     assert len(sums) == 1
     assert [each.inputs for each in given] == [CLIENTS] * CLIENTS

@@ -23,7 +23,7 @@ def replace(files, issued):
     files.private_key.write_bytes(issued.private_key)
 
 
-async def test_a_new_certificate_is_presented_to_the_next_session_and_not_within_one(
+async def test_a_renewed_certificate_is_used_by_the_next_session_only(
     tmp_path,
 ):
     deployment, clock = TLSDeployment(tmp_path), ManualClock()

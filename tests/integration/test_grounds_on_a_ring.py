@@ -54,7 +54,7 @@ def run(parameters, **options):
 @pytest.mark.parametrize(
     ("parameters", "is_certain"), [(COMPLETE, True), (SAFE, True), (DOUBTFUL, False)]
 )
-def test_server_and_clients_check_alike_what_a_session_may_have_shown(
+def test_server_and_clients_agree_on_the_ring_safety_of_a_session(
     parameters, is_certain
 ):
     receipt, outcomes = run(parameters)
@@ -69,7 +69,7 @@ def test_server_and_clients_check_alike_what_a_session_may_have_shown(
     assert stored.ring == receipt.ring
 
 
-def test_a_client_that_forgot_its_ring_claims_no_certainty():
+def test_a_restarted_client_that_has_answered_reports_no_ring_safety():
     """Once it has answered it keeps the answer only; a new process cannot check."""
     switch = CrashSwitch()
     run(SAFE, client_crash={3: switch})
@@ -80,7 +80,7 @@ def test_a_client_that_forgot_its_ring_claims_no_certainty():
         assert outcomes[4].is_certain
 
 
-def test_the_sum_of_another_task_is_not_replaced(tmp_path):
+def test_a_sum_file_of_another_task_is_not_overwritten(tmp_path):
     prepared = PreparedTask(SAFE, None, None)
     receipt, _ = run(SAFE)
     residues = np.zeros(SAFE.dimension, np.uint64)
@@ -113,7 +113,7 @@ def test_the_sum_of_another_task_is_not_replaced(tmp_path):
 
 
 @pytest.mark.parametrize(("worst_case_safe", "ladder"), [(True, 0), (False, 2)])
-def test_the_report_of_a_sum_never_says_certified_of_a_ring_that_may_be_cut(
+def test_a_sum_report_is_not_certified_if_its_ring_can_be_cut(
     tmp_path, worst_case_safe, ladder
 ):
     noised = NoisyTask.from_parameters(with_noise(SAFE, ladder=ladder))

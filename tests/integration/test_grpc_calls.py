@@ -129,7 +129,7 @@ async def connection(request, service):
 @pytest.mark.parametrize(
     ("request_", "answer"), ANSWERED, ids=lambda value: str(value)[:40]
 )
-async def test_a_call_arrives_whole_and_under_the_callers_name(
+async def test_a_call_arrives_unchanged_under_the_identity_of_its_caller(
     connection, service, request_, answer
 ):
     service.script[type(request_)] = answer
@@ -137,11 +137,11 @@ async def test_a_call_arrives_whole_and_under_the_callers_name(
     assert service.calls == [("client-7", request_)]
 
 
-def test_every_call_but_the_stream_is_tried():
+def test_every_unary_call_is_tested():
     assert {type(request) for request, _ in ANSWERED} == set(CALLS) - {WatchSession}
 
 
-async def test_a_watch_brings_every_update_in_order_and_ends(connection, service):
+async def test_a_watch_delivers_every_update_in_order_and_ends(connection, service):
     service.updates = [*UPDATES, Reference(Delivery, DIGEST, 3 << 20, Blob.DELIVERY)]
     request = WatchSession(SESSION, None)
     seen = [update async for update in connection.watch(request)]
@@ -157,9 +157,7 @@ async def test_a_watch_brings_every_update_in_order_and_ends(connection, service
     ],
     ids=["with a wait", "without"],
 )
-async def test_a_client_that_knows_nothing_of_us_reads_reason_and_wait(
-    service, error, wait
-):
+async def test_a_plain_grpc_client_reads_reason_and_retry_delay(service, error, wait):
     service.script[GetUploadStatus] = error
     request = GetUploadStatus(SESSION)
     async with serving(service) as server:
@@ -183,7 +181,7 @@ async def test_a_client_that_knows_nothing_of_us_reads_reason_and_wait(
         assert delay.ToTimedelta().total_seconds() == wait
 
 
-async def test_a_request_outside_its_limits_reaches_no_service(service):
+async def test_a_request_that_exceeds_its_limits_reaches_no_service(service):
     async with serving(service) as server, connected(server) as connection:
         for request in (ShareKeys(b"short", b""), FetchChunk(SESSION, Blob.SUM, 0, 0)):
             with pytest.raises(RemoteProtocolError) as caught:
@@ -234,7 +232,7 @@ ERRORS = [
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.code.name)
-async def test_an_error_keeps_class_number_and_next_step(connection, service, error):
+async def test_an_error_keeps_its_class_code_and_next_step(connection, service, error):
     service.script[ShareKeys] = error
     service.updates = [UPDATES[0], error]
     with pytest.raises(type(error)) as unary:
@@ -259,7 +257,7 @@ async def test_an_error_keeps_class_number_and_next_step(connection, service, er
         LocalProtocolError("secret state"),
     ],
 )
-async def test_a_defect_of_the_aggregator_tells_the_client_nothing(
+async def test_a_defect_of_the_aggregator_reveals_nothing_to_the_client(
     connection, service, defect
 ):
     service.script[AdvertiseKeys] = defect
@@ -269,7 +267,7 @@ async def test_a_defect_of_the_aggregator_tells_the_client_nothing(
     assert "secret" not in str(caught.value)
 
 
-async def test_an_unexpected_exception_ends_one_call_and_goes_to_the_log(caplog):
+async def test_an_unexpected_exception_ends_one_call_and_is_logged(caplog):
     service = ScriptedService(script={AdvertiseKeys: ZeroDivisionError("secret state")})
     async with serving(service) as server, connected(server) as connection:
         with pytest.raises(ServiceError) as caught:
@@ -284,7 +282,7 @@ async def test_an_unexpected_exception_ends_one_call_and_goes_to_the_log(caplog)
         await connection.call(AdvertiseKeys(SESSION, b"advert"))
 
 
-async def test_a_closed_connection_says_so():
+async def test_a_closed_connection_raises_cancelled():
     service = ScriptedService()
     async with serving(service) as server:
         connection = connected(server)
@@ -297,7 +295,7 @@ async def test_a_closed_connection_says_so():
             await anext(connection.watch(WatchSession(SESSION, after=None)))
 
 
-async def test_a_port_without_a_listener_is_unreachable_and_worth_another_try():
+async def test_a_port_without_a_listener_is_unreachable_and_retryable():
     async with GrpcConnection(
         Address("127.0.0.1", 1), insecure_for_tests="c"
     ) as connection:

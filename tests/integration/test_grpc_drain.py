@@ -44,7 +44,7 @@ async def health_of(address, service):
     return answer.status
 
 
-async def test_a_taken_port_is_an_error_with_a_way_out():
+async def test_a_port_in_use_is_an_error_with_a_next_step():
     async with await serving(ScriptedService()) as first:
         assert first.address.port > 0
         with pytest.raises(ServiceError, match=str(first.address.port)) as caught:
@@ -55,7 +55,7 @@ async def test_a_taken_port_is_an_error_with_a_way_out():
     assert "another port" in caught.value.next_step
 
 
-async def test_health_is_told_on_the_main_port_and_on_one_without_certificates():
+async def test_health_is_served_on_the_main_port_and_on_the_health_port():
     async with await serving(ScriptedService(), health_address=LOOPBACK) as server:
         for address in (server.address, server.health_address):
             for service in ("", SERVICE):
@@ -67,7 +67,7 @@ async def test_health_is_told_on_the_main_port_and_on_one_without_certificates()
         assert await health_of(server.health_address, SERVICE) == NOT_SERVING
 
 
-async def test_the_health_port_serves_nothing_but_health():
+async def test_the_health_port_serves_only_health_checks():
     service = ScriptedService()
     async with await serving(service, health_address=LOOPBACK) as server:
         async with GrpcConnection(
@@ -79,7 +79,7 @@ async def test_the_health_port_serves_nothing_but_health():
     assert not service.calls
 
 
-async def test_stopping_lets_a_running_call_finish_and_refuses_new_ones():
+async def test_stopping_finishes_a_running_call_and_rejects_new_ones():
     entered, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow(_identity, _request):
@@ -110,7 +110,7 @@ async def _until_refused(connection):
         await connection.call(ShareKeys(SESSION, b""))
 
 
-async def test_stopping_tells_watchers_to_come_back():
+async def test_stopping_tells_watchers_to_retry():
     service = ScriptedService(updates=[ROSTER], hold=asyncio.Event())
     async with await serving(service) as server, connected(server) as connection:
         stream = connection.watch(WatchSession(SESSION, after=None))
@@ -124,7 +124,7 @@ async def test_stopping_tells_watchers_to_come_back():
     assert service.ended_watches == 1
 
 
-async def test_a_watcher_that_is_being_sent_an_update_is_told_behind_it():
+async def test_a_watcher_is_told_of_the_shutdown_after_the_update_being_sent():
     service = ScriptedService(updates=[ROSTER], hold=asyncio.Event())
     reader = BodyReader(1, 10.0)
     servicer = grpc_server._Servicer(service, reader, reader)
@@ -147,7 +147,7 @@ async def test_a_watcher_that_is_being_sent_an_update_is_told_behind_it():
     assert not servicer._watchers
 
 
-async def test_work_that_ends_ends_the_server_and_its_error_comes_out():
+async def test_the_server_stops_when_its_work_ends_and_raises_its_error():
     server = await serving(ScriptedService())
 
     async def work():
@@ -171,7 +171,7 @@ async def _nothing():
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_drains_before_it_stops(number):
+async def test_a_signal_drains_the_server_before_it_stops(number):
     trace = []
     server = await serving(ScriptedService(), health_address=LOOPBACK)
     started = asyncio.Event()
@@ -194,7 +194,7 @@ async def test_a_signal_drains_before_it_stops(number):
     assert trace == ["drained", "work ended"]
 
 
-async def test_a_second_signal_waits_for_nothing():
+async def test_a_second_signal_stops_the_server_at_once():
     server = await serving(ScriptedService())
     draining = asyncio.Event()
 
@@ -212,7 +212,7 @@ async def test_a_second_signal_waits_for_nothing():
     assert not await running
 
 
-async def test_each_step_of_a_stop_is_said_once_and_in_its_order(caplog):
+async def test_each_step_of_a_shutdown_is_logged_once_and_in_order(caplog):
     caplog.set_level("INFO")
     server = await serving(ScriptedService())
     await server.announce_stop()

@@ -75,7 +75,7 @@ class Gate:
         await self.opened.wait()
 
 
-async def test_without_a_relay_grpc_itself_takes_no_more_connections_than_told():
+async def test_without_a_relay_grpc_limits_the_number_of_connections():
     admission = AdmissionLimits(relay="off", connections=2)
     async with await serving(ScriptedService(), admission=admission) as server:
         loop, address = asyncio.get_running_loop(), ("127.0.0.1", server.address.port)
@@ -97,7 +97,7 @@ async def test_without_a_relay_grpc_itself_takes_no_more_connections_than_told()
                     is_in = bool(await said_to(fourth))
 
 
-async def test_calls_at_once_are_limited_for_each_client_alone():
+async def test_concurrent_calls_are_limited_per_client():
     gate = Gate()
     service = ScriptedService(script={AdvertiseKeys: gate})
     limits = CallLimits(calls_at_once=2, calls_per_second=1e6, burst=1000)
@@ -122,7 +122,7 @@ async def test_calls_at_once_are_limited_for_each_client_alone():
         await greedy.call(AdvertiseKeys(SESSION, b"a"))
 
 
-async def test_no_body_is_asked_for_before_its_sender_is_known_and_admitted():
+async def test_no_body_is_read_before_its_sender_is_authenticated_and_admitted():
     """A caller without rights cannot make the server wait for 4 MiB, nor hold them."""
     gate = Gate()
     service = ScriptedService(script={AdvertiseKeys: gate})
@@ -149,7 +149,7 @@ async def test_no_body_is_asked_for_before_its_sender_is_known_and_admitted():
         await only
 
 
-async def test_a_message_that_does_not_come_makes_room():
+async def test_a_request_whose_body_does_not_arrive_is_ended():
     service = ScriptedService()
     limits = CallLimits(
         bodies_at_once=1, body_seconds=0.05, calls_per_second=1e6, burst=1000
@@ -166,7 +166,7 @@ async def test_a_message_that_does_not_come_makes_room():
         await modest.call(AdvertiseKeys(SESSION, b"a"))
 
 
-async def test_a_connection_has_as_many_open_calls_as_one_client_may():
+async def test_open_calls_per_connection_are_limited_to_those_of_one_client():
     gate = Gate()
     service = ScriptedService(script={AdvertiseKeys: gate})
     limits = CallLimits(calls_at_once=100, calls_per_second=1e6, burst=1000)
@@ -188,7 +188,7 @@ async def test_a_connection_has_as_many_open_calls_as_one_client_may():
         await asyncio.gather(*calls)
 
 
-async def test_health_checks_are_limited_before_their_body_is_asked_for():
+async def test_health_checks_are_limited_before_their_body_is_read():
     """They need no identity, and would be a way round all limits."""
     limits = CallLimits(calls_at_once=1, calls_per_second=1e6, burst=1000)
     async with (
@@ -210,7 +210,7 @@ async def _outcome(call):
     return caught.value.code()
 
 
-async def test_the_health_port_takes_no_more_than_a_name():
+async def test_the_health_port_accepts_only_short_messages():
     async with (
         await GrpcServer.start(
             ScriptedService(),
@@ -267,7 +267,7 @@ async def test_the_rate_of_calls_is_limited_and_recovers_with_time():
     assert len(service.calls) == 7
 
 
-async def test_streams_are_limited_apart_from_calls_and_given_back():
+async def test_streams_are_limited_apart_from_calls_and_released():
     service = ScriptedService(updates=[ROSTER], hold=asyncio.Event())
     limits = CallLimits(watches_at_once=1, calls_per_second=1e6, burst=1000)
     async with (
@@ -285,7 +285,7 @@ async def test_streams_are_limited_apart_from_calls_and_given_back():
         await anext(connection.watch(WatchSession(SESSION, after=None)))
 
 
-async def test_a_call_that_hangs_is_ended_by_the_server_whatever_the_caller_says():
+async def test_the_server_ends_a_hanging_call_at_its_own_limit():
     service = ScriptedService(script={AdvertiseKeys: Gate()})
     limits = CallLimits(unary_seconds=0.05)
     async with (
@@ -308,7 +308,7 @@ async def test_a_call_that_hangs_is_ended_by_the_clients_own_deadline():
         assert caught.value.code is ErrorCode.UNREACHABLE
 
 
-async def test_a_stream_that_reaches_its_deadline_continues_from_the_last_update():
+async def test_a_stream_at_its_deadline_resumes_after_the_last_update():
     service = ScriptedService(updates=[ROSTER], hold=asyncio.Event())
     async with (
         await serving(service) as server,
@@ -323,7 +323,7 @@ async def test_a_stream_that_reaches_its_deadline_continues_from_the_last_update
         await stream.aclose()
 
 
-async def test_a_client_that_leaves_takes_its_stream_along():
+async def test_closing_a_stream_releases_its_place():
     service = ScriptedService(updates=[ROSTER], hold=asyncio.Event())
     async with await serving(service) as server, connected(server) as connection:
         stream = connection.watch(WatchSession(SESSION, after=None))
@@ -363,7 +363,7 @@ async def test_a_full_chunk_fits_and_a_larger_one_is_refused_by_name():
     assert len(service.calls) == 2
 
 
-async def test_garbage_is_refused_as_garbage_and_the_process_survives():
+async def test_garbage_is_rejected_as_bad_encoding_and_the_server_continues():
     service = ScriptedService()
     async with await serving(service) as server, connected(server) as connection:
         channel = grpc.aio.insecure_channel(str(server.address))
@@ -383,7 +383,7 @@ async def test_garbage_is_refused_as_garbage_and_the_process_survives():
         await connection.call(AdvertiseKeys(SESSION, b"advert"))
 
 
-def test_keepalive_is_paired_so_that_no_connection_ends_with_too_many_pings():
+def test_keepalive_settings_of_client_and_server_match():
     client, server = dict(CLIENT_OPTIONS), dict(SERVER_OPTIONS)
     assert client["grpc.keepalive_time_ms"] == KEEPALIVE_CLIENT_MS
     assert (
@@ -408,7 +408,7 @@ class Context:
         return self.seconds_left.pop(0)
 
 
-async def test_a_call_whose_time_is_over_before_its_turn_is_not_worked_on(monkeypatch):
+async def test_a_call_that_expires_in_the_queue_is_not_executed(monkeypatch):
     """Ninety seconds pass between the arrival of a call and its turn."""
 
     def much_later(context):
@@ -433,7 +433,7 @@ async def test_a_call_whose_time_is_over_before_its_turn_is_not_worked_on(monkey
 
 
 @pytest.mark.parametrize("left", [0.0, -1.0])
-def test_an_expired_call_is_refused_and_any_other_is_not(left):
+def test_only_an_expired_call_is_rejected(left):
     with pytest.raises(ServiceError) as caught:
         refuse_expired(Context(left))
     assert caught.value.code is ErrorCode.OVERLOADED
@@ -441,7 +441,7 @@ def test_an_expired_call_is_refused_and_any_other_is_not(left):
     refuse_expired(Context(None))
 
 
-def test_calls_that_fail_are_not_repeated_below_us_for_ever():
+def test_retries_by_grpc_are_throttled():
     config = json.loads(dict(CLIENT_OPTIONS)["grpc.service_config"])
     assert config["retryThrottling"] == {"maxTokens": 10, "tokenRatio": 0.1}
     sides = dict(CLIENT_OPTIONS), dict(SERVER_OPTIONS)

@@ -163,7 +163,7 @@ async def test_a_session_over_mtls_sums_exactly_in_chunks(identities, watch):
         assert outcome.survivors == CLIENTS
 
 
-async def test_a_client_that_is_not_invited_is_told_so(identities):
+async def test_a_client_that_is_not_invited_gets_an_error(identities):
     task = TaskDefinition(
         task_id="sum",
         parameters=parameters(),
@@ -200,7 +200,7 @@ async def test_a_client_that_is_not_invited_is_told_so(identities):
     await aggregator.close()
 
 
-async def test_an_input_that_fails_costs_its_client_only(identities):
+async def test_a_failed_input_excludes_only_its_client(identities):
     """Three of five clients survive: their sum is exact, the others are told."""
     small = parameters(dimension=8)
 

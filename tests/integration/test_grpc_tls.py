@@ -62,7 +62,7 @@ async def test_no_metadata_can_change_the_identity(deployment):
     assert service.calls == [("client-7", AdvertiseKeys(SESSION, b"advert"))]
 
 
-async def test_a_certificate_for_another_address_is_a_certificate_to_correct(
+async def test_a_certificate_for_another_address_is_a_bad_certificate(
     deployment,
 ):
     server = deployment.server("aggregator.example")
@@ -73,7 +73,7 @@ async def test_a_certificate_for_another_address_is_a_certificate_to_correct(
     assert not service.calls
 
 
-async def test_a_server_of_another_authority_is_not_believed(deployment):
+async def test_a_server_certificate_of_another_authority_is_rejected(deployment):
     stranger = deployment.load(
         deployment.theirs.issue_server("agg", ["127.0.0.1"]), Role.SERVER, "theirs"
     )
@@ -99,7 +99,7 @@ async def test_a_client_of_another_authority_is_refused_at_the_handshake(deploym
     assert not service.calls
 
 
-async def test_an_expired_client_says_so_before_it_connects(deployment):
+async def test_an_expired_client_certificate_is_reported_before_connecting(deployment):
     past = dt.datetime.now(dt.UTC) - dt.timedelta(days=10)
     issued = deployment.ours.issue_client("late", days=5, now=past)
     late = deployment.load(issued, Role.CLIENT, now=past)
@@ -135,7 +135,7 @@ async def test_a_client_of_another_trust_domain_is_unauthenticated(deployment):
     assert not service.calls
 
 
-async def test_a_server_certificate_cannot_pose_as_a_client(deployment):
+async def test_a_server_certificate_is_not_accepted_as_a_client(deployment):
     posing = deployment.server("127.0.0.1")
     async with calling(deployment.server(), posing) as (service, connection):
         with pytest.raises(ServiceError):
@@ -143,7 +143,7 @@ async def test_a_server_certificate_cannot_pose_as_a_client(deployment):
     assert not service.calls
 
 
-async def test_a_name_that_continues_behind_a_nul_byte_is_not_its_beginning(deployment):
+async def test_a_name_with_a_nul_byte_is_not_truncated(deployment):
     """gRPC's own text of the URI ends at the NUL and reads `client-1`."""
     posing = deployment.forge(
         [UniformResourceIdentifier("secagg://ours.example/client/client-1\0.evil")]
@@ -155,7 +155,7 @@ async def test_a_name_that_continues_behind_a_nul_byte_is_not_its_beginning(depl
     assert not service.calls
 
 
-async def test_a_second_uri_is_refused_and_not_skipped(deployment):
+async def test_a_certificate_with_a_second_uri_is_rejected(deployment):
     names = [
         UniformResourceIdentifier("https://unrelated.example"),
         UniformResourceIdentifier("secagg://ours.example/client/a"),
@@ -193,7 +193,7 @@ async def test_every_method_refuses_a_caller_without_an_identity():
     assert not service.calls
 
 
-async def test_a_method_that_is_not_in_the_table_does_not_exist():
+async def test_an_unknown_method_is_unimplemented():
     async with await GrpcServer.start(
         ScriptedService(), LOOPBACK, insecure_for_tests=True
     ) as server:
@@ -235,7 +235,7 @@ async def test_health_needs_no_identity_and_is_counted_by_certificate(deployment
         assert await other.unary_unary(check)(b"", timeout=30) == b"\x08\x01"
 
 
-async def test_a_call_without_tls_reaches_no_service(deployment):
+async def test_a_call_without_tls_reaches_no_tls_service(deployment):
     service = ScriptedService()
     async with await GrpcServer.start(
         service, LOOPBACK, identity=deployment.server()
@@ -249,7 +249,7 @@ async def test_a_call_without_tls_reaches_no_service(deployment):
     assert not service.calls
 
 
-async def test_tls_to_a_server_without_it_says_so(deployment):
+async def test_tls_to_a_plaintext_server_is_reported(deployment):
     async with await GrpcServer.start(
         ScriptedService(), LOOPBACK, insecure_for_tests=True
     ) as server:
@@ -261,7 +261,7 @@ async def test_tls_to_a_server_without_it_says_so(deployment):
         assert caught.value.code is ErrorCode.BAD_CERTIFICATE
 
 
-async def test_plaintext_is_an_argument_for_loopback_and_never_beside_tls(deployment):
+async def test_plaintext_is_allowed_on_loopback_only_and_never_beside_tls(deployment):
     service, everywhere = ScriptedService(), Address("0.0.0.0", 0)
     with pytest.raises(LocalProtocolError):
         await GrpcServer.start(service, LOOPBACK)
@@ -281,7 +281,9 @@ async def test_plaintext_is_an_argument_for_loopback_and_never_beside_tls(deploy
         )
 
 
-async def test_a_certificate_renewed_on_disk_serves_the_next_connection(deployment):
+async def test_a_certificate_renewed_on_disk_is_used_for_the_next_connection(
+    deployment,
+):
     """Only the renewed one was issued for the address, so that the use of it shows."""
     server = deployment.server("aggregator.example")
     service, client = ScriptedService(), deployment.client()
@@ -297,7 +299,7 @@ async def test_a_certificate_renewed_on_disk_serves_the_next_connection(deployme
     assert len(service.calls) == 1
 
 
-async def test_requests_are_encoded_as_any_grpc_client_would(deployment):
+async def test_requests_equal_those_of_a_generated_grpc_stub(deployment):
     """The generated stub of another language is what other clients will use."""
     from secagg.v1 import secagg_service_pb2, secagg_service_pb2_grpc  # noqa: PLC0415 - only this test plays that client
 

@@ -25,9 +25,7 @@ async def empty(url):
         await database.close()
 
 
-def test_the_sum_of_a_client_pool_is_exact_and_nothing_is_left_behind(
-    postgres_url, tmp_path
-):
+def test_the_sum_of_a_client_pool_is_exact_and_no_files_remain(postgres_url, tmp_path):
     asyncio.run(empty(postgres_url))
     words = ["--clients=8", "--dimension=50", "--lost=0.25", "--servers=2"]
     words += ["--store", postgres_url]

@@ -135,7 +135,7 @@ def lose(home, **options):
 @pytest.mark.parametrize("watch", [True, False])
 @pytest.mark.parametrize("uploads", [1, 3, CLIENTS - 1])
 @pytest.mark.parametrize("parameters", [PARAMETERS, SIGNED])
-def test_clients_that_run_send_them_again(parameters, uploads, watch, tmp_path):
+def test_running_clients_upload_again(parameters, uploads, watch, tmp_path):
     deployment, endings = lose(
         tmp_path,
         parameters=parameters,
@@ -152,7 +152,7 @@ def test_clients_that_run_send_them_again(parameters, uploads, watch, tmp_path):
     assert released.descriptor.session_number == 1
 
 
-def test_clients_that_are_gone_are_dropped(tmp_path):
+def test_clients_that_do_not_return_are_dropped(tmp_path):
     deployment, endings = lose(
         tmp_path, kill_at=(UploadChunk, 4), gone=frozenset({0, 2})
     )
@@ -164,7 +164,7 @@ def test_clients_that_are_gone_are_dropped(tmp_path):
     assert receipt.survivors == tuple(map(identity_of, (1, 3, 4)))
 
 
-def test_too_few_clients_that_are_left_end_the_session_before_u3(tmp_path):
+def test_too_few_remaining_clients_end_the_session_before_u3_is_fixed(tmp_path):
     """Their charge may be given back: the server could not unmask anything."""
     deployment, _ = lose(
         tmp_path,
@@ -182,7 +182,9 @@ def test_too_few_clients_that_are_left_end_the_session_before_u3(tmp_path):
 @pytest.mark.parametrize(
     ("parameters", "kind"), [(PARAMETERS, RevealShares), (SIGNED, SignConsistency)]
 )
-def test_a_set_that_was_fixed_is_not_unmasked_without_them(parameters, kind, tmp_path):
+def test_a_fixed_u3_is_not_unmasked_without_the_lost_uploads(
+    parameters, kind, tmp_path
+):
     deployment, _ = lose(tmp_path, parameters=parameters, kill_at=(kind, 1))
     ended = deployment.receipts()
     assert ended[-1].outcome.code is ErrorCode.STORAGE_FAILED
@@ -199,7 +201,7 @@ def test_a_set_that_was_fixed_is_not_unmasked_without_them(parameters, kind, tmp
     )
 
 
-def test_only_the_same_bytes_are_taken_again(tmp_path):
+def test_only_the_same_bytes_are_accepted_again(tmp_path):
     refused = []
 
     class Lying(Losing):
@@ -235,7 +237,7 @@ def test_only_the_same_bytes_are_taken_again(tmp_path):
     )
 
 
-def test_a_client_whose_upload_is_there_sends_nothing_twice(tmp_path):
+def test_a_client_whose_upload_exists_sends_it_once(tmp_path):
     deployment, _ = lose(tmp_path, losing=False)
     chunks = [each for each in deployment.answered if isinstance(each, UploadChunk)]
     assert len(chunks) == CLIENTS
@@ -294,7 +296,7 @@ ROUND = NOISED.deadlines.masked_input
 
 
 @pytest.mark.parametrize("answer_at", [None, 0.5])
-def test_a_vector_is_due_again_when_its_upload_is_lost(answer_at, tmp_path):
+def test_a_lost_vector_is_uploaded_again(answer_at, tmp_path):
     """Zeros cannot take its place any more: its digest is bound."""
 
     async def main(clock):

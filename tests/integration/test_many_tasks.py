@@ -108,7 +108,7 @@ def site(tmp_path):
 
 
 @pytest.fixture
-def tell(site, capsys, monkeypatch):
+def run_command(site, capsys, monkeypatch):
     """Run an operator's command in this process; return its last line."""
     monkeypatch.setenv("XDG_STATE_HOME", site.environment["XDG_STATE_HOME"])
     config = str(site.directory / "server.toml")
@@ -126,10 +126,10 @@ def finished(processes):
         assert process.returncode == 0, output
 
 
-def until_sums(tell, **wanted):
+def until_sums(run_command, **wanted):
     """Ask until each task has so many sums; return what was said then."""
     while True:
-        tasks = tell("tasks", "list")["tasks"]
+        tasks = run_command("tasks", "list")["tasks"]
         sums = {each["task"]: each["sums"] for each in tasks}
         if sums == wanted:
             return tasks
@@ -141,46 +141,48 @@ def facts_of(tasks):
     return [{k: v for k, v in each.items() if k not in hidden} for each in tasks]
 
 
-def test_tasks_survive_kill_9_and_every_view_agrees(site, tell):
+def test_tasks_survive_kill_9_and_every_view_agrees_on_them(site, run_command):
     server = site.serve()
-    assert tell("tasks", "add", str(site.directory / "third.toml"))["version"] == 1
+    assert (
+        run_command("tasks", "add", str(site.directory / "third.toml"))["version"] == 1
+    )
     clients = site.give("first") + site.give("third")
     finished(clients)
-    until_sums(tell, first=1, second=0, third=1)
+    until_sums(run_command, first=1, second=0, third=1)
     scraped, page = (httpx.get(place).text for place in site.places)
     assert 'secagg_sessions_total{outcome="released",task="third"} 1.0' in scraped
     assert re.search(r">third</td><td[^>]*><b[^>]*>running<", page)
-    shown = tell("sessions", "show", "1", "--task", "third")
+    shown = run_command("sessions", "show", "1", "--task", "third")
     assert shown["report"]["counts"]["in_the_sum"] == 2
-    stopped = tell("tasks", "stop", "second", "--reason", "enough")
+    stopped = run_command("tasks", "stop", "second", "--reason", "enough")
     assert (stopped["state"], stopped["reason"]) == ("stopped", "enough")
-    assert tell("tasks", "pause", "third")["state"] == "paused"
+    assert run_command("tasks", "pause", "third")["state"] == "paused"
 
     server.send_signal(signal.SIGKILL)
     server.wait(TIMEOUT_SECONDS)
     # The store of a dead aggregator says what was said, and the socket is dead too.
-    dead = tell("status")
+    dead = run_command("status")
     assert dead["server"]["is_running"] is False
     states = {each["task"]: each["state"] for each in dead["tasks"]}
     assert states == {"first": "running", "second": "stopped", "third": "paused"}
-    assert tell("tasks", "list")["tasks"] == dead["tasks"]
-    listed = tell("sessions", "list", "--outcome", "released")["sessions"]
+    assert run_command("tasks", "list")["tasks"] == dead["tasks"]
+    listed = run_command("sessions", "list", "--outcome", "released")["sessions"]
     assert sorted(each["task"] for each in listed) == ["first", "third"]
 
     server = site.serve()
-    alive = tell("status")
+    alive = run_command("status")
     assert alive["server"]["address"] == site.address
     assert facts_of(alive["tasks"]) == facts_of(dead["tasks"])
-    assert facts_of(tell("tasks", "list")["tasks"]) == facts_of(alive["tasks"])
+    assert facts_of(run_command("tasks", "list")["tasks"]) == facts_of(alive["tasks"])
     page = httpx.get(site.places[1]).text
     for task, state in states.items():
         assert re.search(rf">{task}</td><td[^>]*><b[^>]*>{state}<", page)
-        shown = tell("tasks", "show", task)
+        shown = run_command("tasks", "show", task)
         assert (shown["state"], shown["sums"]) == (state, task != "second")
-    tell("tasks", "resume", "third")
+    run_command("tasks", "resume", "third")
     finished(site.give("third"))
-    until_sums(tell, first=1, second=0, third=2)
-    assert tell("drain", "--finish")["draining"]
+    until_sums(run_command, first=1, second=0, third=2)
+    assert run_command("drain", "--finish")["draining"]
     output, _ = server.communicate(timeout=TIMEOUT_SECONDS)
     assert server.returncode == 0, output
     # Nothing is lost, and nothing was summed twice.
@@ -189,7 +191,7 @@ def test_tasks_survive_kill_9_and_every_view_agrees(site, tell):
             path = site.directory / "sums" / folder / f"sum-{number}.npy"
             if path.exists():
                 np.testing.assert_array_equal(np.load(path), np.full(16, 3))
-    tasks = {each["task"]: each for each in tell("tasks", "list")["tasks"]}
+    tasks = {each["task"]: each for each in run_command("tasks", "list")["tasks"]}
     assert {name: each["sums"] for name, each in tasks.items()} == {
         "first": 1,
         "second": 0,

@@ -167,7 +167,9 @@ def call_of(identity):
     return SimpleNamespace(auth_context=lambda: context)
 
 
-async def test_ninety_days_renew_everything_without_a_restart(tmp_path, caplog):
+async def test_certificates_and_lists_are_renewed_for_ninety_days_without_a_restart(
+    tmp_path, caplog
+):
     world = Consortium(tmp_path)
     clock = world.clock
     followed = {

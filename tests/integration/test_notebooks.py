@@ -75,7 +75,7 @@ def test_a_notebook_runs_and_draws_its_pictures(name, tmp_path, capsys):
         assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_notebook_whose_assert_fails_is_noticed(tmp_path):
+def test_a_notebook_with_a_failed_assert_is_detected(tmp_path):
     path = tmp_path / "wrong.py"
     path.write_text("# %% [markdown]\n# text\n\n# %%\nassert 1 == 2\n")
     with pytest.raises(AssertionError):

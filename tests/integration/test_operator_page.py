@@ -18,7 +18,7 @@ async def seen(page, directory):
         return (await client.get(page)).text, []
 
 
-async def test_the_page_shows_the_scene_and_obeys_no_name_in_it(tmp_path):
+async def test_the_page_escapes_hostile_names_in_its_scene(tmp_path):
     reason = "<i>never</i> obeyed"
     async with SCENE["scene"](tmp_path / "scene", SCENE["HOSTILE"], reason) as shown:
         page, complaints = await seen(shown.page, tmp_path)

@@ -81,13 +81,13 @@ ELSEWHERE = {
     ("docs/mechanisms.md", "python"): "unit/dpnoise/test_own_parts.py::"
     "test_the_python_of_the_page_runs",
     ("docs/flower.md", "python"): "flower/test_flower_page.py::"
-    "test_the_blocks_of_the_page_run_over_a_loop",
+    "test_the_blocks_of_the_page_run_over_the_loop_grid",
     ("docs/flower.md", "diff"): "flower/test_flower_page.py::"
-    "test_the_diff_on_the_page_is_what_its_blocks_say",
+    "test_the_diff_on_the_page_matches_its_blocks",
     ("docs/flower.md", "toml"): "flower/test_flower_page.py::"
-    "test_the_file_on_the_page_is_one_of_a_node",
+    "test_the_terms_file_on_the_page_is_valid",
     ("docs/phones.md", "python"): "unit/secagg/client/test_visit.py::"
-    "test_the_program_on_the_page_is_a_visit",
+    "test_the_program_on_the_page_completes_a_visit",
     ("docs/states.md", "mermaid"): "architecture/test_protocol_documents.py::"
     "test_the_state_diagrams_are_those_of_the_tables",
     ("docs/transport.md", "ini"): "unit/secagg/transport/test_transport_page.py::"
@@ -95,9 +95,9 @@ ELSEWHERE = {
     ("clients/typescript/README.md", "ts"): "../clients/typescript/tests/"
     "readme.test.ts::the blocks of the README compile",
     ("docs/write-a-client.md", "json"): "unit/secagg/conformance/test_kit.py::"
-    "test_the_page_shows_an_answer_to_hello_that_is_taken",
+    "test_the_hello_on_the_page_is_valid",
     ("examples/mobile_backend/README.md", "console"): "integration/test_examples.py::"
-    "test_phones_that_are_killed_and_lose_the_network_give_their_sums",
+    "test_phones_that_are_killed_or_offline_still_contribute",
 }
 
 
@@ -512,12 +512,12 @@ def machines(tmp_path, unused_tcp_port_factory, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("page", QUICK)
-def test_every_block_does_what_the_page_says(page, machines):
+def test_every_block_produces_the_output_on_its_page(page, machines):
     machines.read(page)
 
 
 @pytest.mark.parametrize("page", LONG)
-def test_every_block_of_a_longer_page_does_what_the_page_says(page, machines):
+def test_every_block_of_a_longer_page_produces_its_output(page, machines):
     if "jvm" in page and shutil.which("javac") is None:
         pytest.skip("needs a Java development kit")
     machines.read(page)
@@ -547,7 +547,7 @@ def test_a_block_that_another_test_runs_is_named_there(page, kind):
     assert Path(page).name in text or Path(page).parent.name in text
 
 
-def test_every_row_of_what_is_not_run_is_on_a_page():
+def test_every_excluded_command_occurs_on_a_page():
     text = [
         command
         for path in pages().values()
@@ -561,7 +561,7 @@ def test_every_row_of_what_is_not_run_is_on_a_page():
         )
 
 
-def test_a_shown_line_that_is_not_printed_is_noticed():
+def test_a_shown_line_that_is_not_printed_is_detected():
     printed = "first  1.5\nsecond\nthird -2\n"
     assert pattern_of("first 2.25\n…\nthird 3\n").match(printed)
     assert pattern_of("…\nthird 3\n").match(printed)

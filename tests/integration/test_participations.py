@@ -73,13 +73,13 @@ async def contribute(connection, name, place):
         return await one.contribute(vector_of(name))
 
 
-async def give_all(server, cohort, place):
+async def contribute_all(server, cohort, place):
     return await asyncio.gather(
         *(contribute(server.connection(name), name, place) for name in cohort)
     )
 
 
-async def taken(server, task, sums):
+async def confirm_sum(server, task, sums):
     """Take a sum, and return when store and aggregator count it."""
     task.take()
     opened = server._opened()
@@ -91,17 +91,17 @@ async def taken(server, task, sums):
         pass  # each question to the store is a turn of the loop
 
 
-async def test_four_sums_of_which_each_client_is_in_two(tmp_path):
+async def test_each_client_contributes_to_two_of_four_sums(tmp_path):
     seen = Counter()
     for number, cohort in enumerate(COHORTS):
         # Server and clients begin again for every sum: only what is stored counts.
         async with Server(None, state_dir=tmp_path / "server") as server:
             task = await server.add_task("t", PREPARED, invited=frozenset(NAMES))
             assert task.released_before == number
-            giving = asyncio.ensure_future(give_all(server, cohort, tmp_path))
+            giving = asyncio.ensure_future(contribute_all(server, cohort, tmp_path))
             total = await task.next_sum()
             given = await giving
-            await taken(server, task, number + 1)
+            await confirm_sum(server, task, number + 1)
             assert total.receipt.survivors == tuple(sorted(cohort))
             expected = sum(vector_of(name) for name in cohort)
             # A correct release is beyond once in 10^15 entries.
@@ -131,7 +131,7 @@ async def all_sums(task):
     return [total async for total in task.sums()]
 
 
-async def test_a_client_ends_by_itself_when_the_server_says_that_it_has_given():
+async def test_a_client_ends_when_the_server_reports_all_its_participations():
     """With spare sessions its own budget would still cover another one."""
     prepared = PreparedTask.from_plan(planned(spare=1))
     async with Server(None) as server:
@@ -181,7 +181,7 @@ async def _greedy():
 
 
 @pytest.mark.parametrize("spare", [0, 1])
-async def test_a_restarted_client_refuses_what_its_participations_do_not_cover(
+async def test_a_restarted_client_rejects_sessions_beyond_its_participations(
     tmp_path, greedy, spare
 ):
     prepared = PreparedTask.from_plan(planned(spare=spare))
@@ -205,7 +205,7 @@ async def test_a_restarted_client_refuses_what_its_participations_do_not_cover(
 
 
 @pytest.mark.parametrize("spare", [0, 1])
-def test_the_report_is_that_of_the_sessions_of_one_client(spare):
+def test_the_privacy_report_covers_the_sessions_of_one_client(spare):
     some = PreparedTask.from_plan(planned(spare=spare))
     whole = PreparedTask.from_plan(planned(steps=2 + spare, participations=None))
     assert some.report.server == whole.report.server
@@ -223,7 +223,9 @@ def test_the_report_is_that_of_the_sessions_of_one_client(spare):
         (None, NAMES[:7], "7 clients with 2 participations each give 14 vectors"),
     ],
 )
-async def test_sums_that_the_clients_cannot_fill_are_refused(steps, invited, complaint):
+async def test_sums_that_the_clients_cannot_fill_are_rejected(
+    steps, invited, complaint
+):
     async with Server(None) as server:
         with pytest.raises(LocalProtocolError, match=complaint):
             await server.add_task(
@@ -231,7 +233,7 @@ async def test_sums_that_the_clients_cannot_fill_are_refused(steps, invited, com
             )
 
 
-async def test_a_local_pool_gives_to_some_sums_each():
+async def test_each_client_of_a_local_pool_contributes_to_some_sums():
     async with secagg.local(PREPARED, clients=8, privacy_limits=LIMITS) as people:
         for cohort in COHORTS:
             vectors = [vector_of(n) if n in cohort else None for n in NAMES]
@@ -244,7 +246,7 @@ async def test_a_local_pool_gives_to_some_sums_each():
             pass
 
 
-async def test_a_local_session_takes_as_many_vectors_as_were_planned_for():
+async def test_a_local_session_accepts_exactly_the_planned_number_of_vectors():
     async with secagg.local(PREPARED, clients=8, privacy_limits=LIMITS) as people:
         for count in (3, 5):
             with pytest.raises(LocalProtocolError, match="takes 4 to 4 vectors"):
@@ -287,7 +289,7 @@ max_delta = 1e-5
 """
 
 
-async def test_operator_and_client_see_what_is_left(tmp_path, capsys):
+async def test_operator_and_client_report_the_remaining_budget(tmp_path, capsys):
     (tmp_path / "task.toml").write_text(TASK_SETTINGS)
     settings = load_task_settings(tmp_path / "task.toml")
     async with OperatedServer(None, state_dir=tmp_path / "server") as server:
@@ -299,10 +301,10 @@ async def test_operator_and_client_see_what_is_left(tmp_path, capsys):
             (view,) = await StoreViews(store, tmp_path).tasks()
             assert view["short_of_clients"] == ""
             names = [f"client-{number}" for number in cohort]
-            giving = asyncio.ensure_future(give_all(server, names, tmp_path))
+            giving = asyncio.ensure_future(contribute_all(server, names, tmp_path))
             await task.next_sum()
             await giving
-            await taken(server, task, number)
+            await confirm_sum(server, task, number)
         # Five of eight have given twice, and three are too few for a fourth sum.
         (view,) = await StoreViews(store, tmp_path).tasks()
         (budget,) = await StoreViews(store, tmp_path).budgets()
@@ -336,7 +338,9 @@ async def test_operator_and_client_see_what_is_left(tmp_path, capsys):
         ((BUDGET, f'none = "{NO_NOISE_ACKNOWLEDGEMENT}"'), "the task has no noise"),
     ],
 )
-def test_settings_that_the_clients_cannot_fill_are_refused(tmp_path, change, complaint):
+def test_settings_that_the_clients_cannot_fill_are_rejected(
+    tmp_path, change, complaint
+):
     assert change[0] in TASK_SETTINGS
     (tmp_path / "task.toml").write_text(TASK_SETTINGS.replace(*change))
     with pytest.raises(ServiceError, match=complaint) as refused:
@@ -344,7 +348,7 @@ def test_settings_that_the_clients_cannot_fill_are_refused(tmp_path, change, com
     assert refused.value.code is ErrorCode.BAD_SETTINGS
 
 
-async def test_more_sums_change_no_noise_where_participations_are_given(
+async def test_with_participations_the_number_of_sums_does_not_change_the_noise(
     tmp_path, monkeypatch
 ):
     path, store = tmp_path / "task.toml", inline_store()
@@ -372,7 +376,7 @@ async def between_two(deployment, cohort, stores):
     )
 
 
-def test_between_two_aggregators_each_client_gives_its_participations():
+def test_with_two_aggregators_each_client_uses_its_participations():
     async def main_of(clock):
         noise, stores = noise_for(participations=2), {}
         deployment = TwoAggregators(clock, noise, steps=4)
@@ -395,7 +399,7 @@ def test_between_two_aggregators_each_client_gives_its_participations():
     run(main_of)
 
 
-def test_between_two_a_client_refuses_what_its_participations_do_not_cover():
+def test_with_two_aggregators_a_client_rejects_sessions_beyond_its_participations():
     async def main_of(clock):
         noise, stores = noise_for(participations=2), {}
         deployment = TwoAggregators(clock, noise, steps=9)
@@ -413,7 +417,7 @@ def test_between_two_a_client_refuses_what_its_participations_do_not_cover():
     assert all(isinstance(each, BudgetSpentError) for each in refused)
 
 
-def test_between_two_there_are_no_more_participations_than_sums():
+def test_with_two_aggregators_participations_cannot_exceed_the_sums():
     with pytest.raises(LocalProtocolError, match="covers 2 participations"):
         run(lambda clock: _house(clock, steps=1))
 

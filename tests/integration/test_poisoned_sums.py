@@ -85,7 +85,7 @@ def assert_summed(deployment, endings):
 
 
 @pytest.mark.parametrize("kind", [Deployment, Replicas])
-def test_it_is_begun_three_times_and_then_the_next_session_follows(monkeypatch, kind):
+def test_a_sum_is_attempted_three_times_before_the_next_session(monkeypatch, kind):
     poison = Poison(monkeypatch, fatal=100)
     deployment, endings, reports = run(poison, kind=kind)
     assert poison.begun[poison.first] == MOST_ATTEMPTS
@@ -102,7 +102,7 @@ def test_it_is_begun_three_times_and_then_the_next_session_follows(monkeypatch, 
 
 
 @pytest.mark.parametrize("kind", [Deployment, Replicas])
-def test_one_that_can_be_computed_at_last_is(monkeypatch, kind, caplog):
+def test_a_sum_that_succeeds_at_the_last_attempt_is_released(monkeypatch, kind, caplog):
     poison = Poison(monkeypatch, fatal=MOST_ATTEMPTS - 1)
     deployment, endings, _ = run(poison, kind=kind)
     assert assert_summed(deployment, endings) == 1
@@ -126,7 +126,7 @@ class OftenRestarted(Deployment):
             await self.clock.sleep_until(self.clock.now() + RESTART_SECONDS)
 
 
-def test_who_is_stopped_in_peace_takes_its_beginning_back(monkeypatch):
+def test_an_orderly_stop_does_not_count_as_an_attempt(monkeypatch):
     poison = Poison(monkeypatch, fatal=3 * MOST_ATTEMPTS)
 
     async def main(clock):
@@ -160,7 +160,7 @@ class FallsSilentOnce(CrashingStore):
         return committed
 
 
-def test_a_beginning_is_stored_before_it_is_made(monkeypatch):
+def test_an_attempt_is_stored_before_the_sum_is_computed(monkeypatch):
     """Also by a store that says nothing of it: it is counted once."""
     compute, stored = MaskExecutor.compute_sum, []
     store = FallsSilentOnce()

@@ -81,7 +81,7 @@ def until(process, words):
     raise AssertionError(f"it never said {words!r}: {heard}")
 
 
-def test_a_killed_replica_is_noticed_by_no_client(
+def test_no_client_notices_a_killed_replica(
     postgres_url, tmp_path, start, monkeypatch, capsys
 ):
     """Each client knows another replica; the first one dies and comes back."""

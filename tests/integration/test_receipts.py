@@ -120,7 +120,7 @@ def commitment_to(verdict):
 
 
 @SESSIONS
-def test_every_client_shows_what_the_server_shows(parameters, clients):
+def test_every_client_receipt_agrees_with_that_of_the_server(parameters, clients):
     deployment, endings = run(parameters, clients)
     (released,) = deployment.sums
     for number, ending in endings.items():
@@ -146,7 +146,7 @@ def test_every_client_shows_what_the_server_shows(parameters, clients):
     )
 
 
-def test_a_client_that_reads_the_whole_roster_of_a_ring_keeps_it():
+def test_a_client_that_reads_the_whole_roster_of_a_ring_stores_it():
     whole = replace(POLICY, whole_roster=True)
 
     async def main(clock):
@@ -171,7 +171,7 @@ def test_every_flipped_byte_is_refused(parameters, clients):
             verified(bytes(flipped))
 
 
-def test_no_signed_set_can_be_replaced_by_computing_the_hash_again():
+def test_a_signed_set_cannot_be_replaced_in_a_receipt():
     _, endings = run(SIGNED, 5)
     receipt = AuditReceipt.decode(endings[VICTIM].audit)
     others = (
@@ -213,7 +213,7 @@ def test_the_points_of_a_client_on_a_ring_are_those_recorded(golden):
 
 
 @each_point("client-on-a-ring")
-def test_a_receipt_is_the_same_whenever_its_client_was_killed(at):
+def test_the_receipt_does_not_depend_on_when_its_client_was_killed(at):
     """On a ring, where a client has no whole roster; else see test_crash_matrix.py."""
     switch = CrashSwitch(at)
     deployment, endings = run(RING, CLIENTS, client_crash={VICTIM: switch})
@@ -232,7 +232,7 @@ def both(lie):
     return {GetUpdate: lie, WatchSession: lie}
 
 
-def told(kind, lie, parameters, clients):
+def run_tampered(kind, lie, parameters, clients):
     changes = both(instead(kind, lie))
 
     def tamper(number, connection):
@@ -241,8 +241,8 @@ def told(kind, lie, parameters, clients):
     return run(parameters, clients, tamper=tamper, max_attempts=1)
 
 
-def test_a_server_that_counts_other_survivors_meets_what_the_client_signed():
-    deployment, endings = told(
+def test_a_wrong_number_of_survivors_contradicts_the_receipt_of_the_client():
+    deployment, endings = run_tampered(
         Released, lambda it: replace(it, survivors=it.survivors - 1), SIGNED, 5
     )
     assert isinstance(endings[VICTIM], RemoteProtocolError)
@@ -254,15 +254,15 @@ def test_a_server_that_counts_other_survivors_meets_what_the_client_signed():
     assert (own.survivors, own.receipt.quorum) == (true.survivors, true.receipt.quorum)
 
 
-def test_a_server_that_denies_what_the_client_signed_is_at_fault():
+def test_a_server_that_denies_a_signed_set_is_at_fault():
     denied = Aborted(Fate.NOT_INCLUDED, ErrorCode.CANCELLED, "no sum")
-    _, endings = told(Released, lambda _: denied, SIGNED, 5)
+    _, endings = run_tampered(Released, lambda _: denied, SIGNED, 5)
     assert isinstance(endings[VICTIM], RemoteProtocolError)
     assert endings[VICTIM].code is ErrorCode.U3_INVALID
 
 
-def test_a_server_that_names_another_sum_has_it_in_the_clients_receipt():
-    deployment, endings = told(
+def test_a_wrong_sum_hash_is_recorded_in_the_receipt_of_the_client():
+    deployment, endings = run_tampered(
         Released, lambda it: replace(it, sum_hash=b"\x07" * 32), SIGNED, 5
     )
     assert not isinstance(endings[VICTIM], SessionOutcome)  # no such sum is fetched
@@ -272,8 +272,10 @@ def test_a_server_that_names_another_sum_has_it_in_the_clients_receipt():
     assert replace(own, sum_hash=true.sum_hash, writer=WrittenBy.SERVER) == true
 
 
-def test_a_refused_quorum_is_in_no_receipt_and_what_was_signed_is():
-    deployment, endings = told(Quorum, lambda it: Quorum(it.signatures[:1]), SIGNED, 5)
+def test_a_receipt_keeps_the_signed_set_and_omits_a_rejected_quorum():
+    deployment, endings = run_tampered(
+        Quorum, lambda it: Quorum(it.signatures[:1]), SIGNED, 5
+    )
     assert endings[VICTIM].code is ErrorCode.NO_QUORUM
     own = verified(stored_receipt(deployment))
     assert own.finding is Finding.STATED
@@ -282,8 +284,8 @@ def test_a_refused_quorum_is_in_no_receipt_and_what_was_signed_is():
     assert own.survivors == frozenset(range(5))
 
 
-def test_an_aborted_session_leaves_a_receipt_of_how_far_it_came():
-    deployment, endings = told(
+def test_an_aborted_session_leaves_a_receipt_with_its_last_round():
+    deployment, endings = run_tampered(
         Delivery, lambda it: replace(it, share_holders=b"\x00"), SIGNED, 5
     )
     assert not isinstance(endings[VICTIM], SessionOutcome)
@@ -294,7 +296,7 @@ def test_an_aborted_session_leaves_a_receipt_of_how_far_it_came():
     assert (own.clients, own.receipt.share_holders) == (5, b"")
 
 
-def test_a_sum_without_this_clients_answer_is_not_vouched_for():
+def test_a_client_that_has_not_answered_writes_a_receipt_without_a_sum():
     _, endings = run(SIGNED, 5)
     whole = AuditReceipt.decode(endings[VICTIM].audit)
     descriptor = endings[VICTIM].descriptor
@@ -308,7 +310,7 @@ def test_a_sum_without_this_clients_answer_is_not_vouched_for():
     assert verified(own.encode()).finding is Finding.NO_SUM
 
 
-def test_a_client_computes_its_own_certificate_of_noise():
+def test_a_client_computes_its_own_noise_certificate():
     parameters = with_noise(COMPLETE, ladder=2)
     _, endings = run(COMPLETE, CLIENTS)
     whole = AuditReceipt.decode(endings[VICTIM].audit)
@@ -344,7 +346,7 @@ def test_the_points_of_a_server_that_removes_noise_are_those_recorded(golden):
 
 
 @each_point("server-with-layers")
-def test_a_sum_is_certified_on_both_sides_whenever_the_server_was_killed(at):
+def test_both_sides_certify_a_sum_wherever_the_server_was_killed(at):
     """R5.8-1: a server that continues with a session knows what it has subtracted."""
     deployment, endings = run(
         LAYERED, 5, fault_of=loses_one, max_attempts=1, server_crash=CrashSwitch(at)
@@ -394,7 +396,7 @@ class Disk(CrashingStore):
 
 
 @SESSIONS
-def test_what_stays_for_the_receipt_holds_no_seed_and_no_bundle(parameters, clients):
+def test_the_stored_receipt_data_contains_no_seed_and_no_bundle(parameters, clients):
     disk = Disk()
     _, endings = run(parameters, clients, client_stores={VICTIM: disk})
     seed, bundles = disk.secrets
@@ -414,7 +416,7 @@ def no_client_uploads(_number, call, _count):
 
 
 @SESSIONS
-def test_an_aborted_session_leaves_a_receipt_at_the_server_too(parameters, clients):
+def test_the_server_writes_a_receipt_for_an_aborted_session(parameters, clients):
     deployment, _ = run(parameters, clients, fault_of=no_client_uploads, max_attempts=1)
     assert deployment.sums == []
     server = verified(deployment.aborted[1])
@@ -426,7 +428,7 @@ def test_an_aborted_session_leaves_a_receipt_at_the_server_too(parameters, clien
     assert (own.clients, own.share_holders) == (server.clients, server.share_holders)
 
 
-def test_a_server_that_is_killed_writes_the_same_receipt_again():
+def test_a_killed_server_writes_the_same_receipt_again():
     def ended(**options):
         deployment, _ = run(
             SIGNED, 5, fault_of=no_client_uploads, max_attempts=1, **options
@@ -440,7 +442,7 @@ def test_a_server_that_is_killed_writes_the_same_receipt_again():
     assert verified(again).receipt == verified(whole).receipt
 
 
-def test_a_receipt_without_a_sum_is_a_file_of_its_own(tmp_path):
+def test_a_receipt_without_a_sum_is_written_to_its_own_file(tmp_path):
     deployment, _ = run(SIGNED, 5, fault_of=no_client_uploads, max_attempts=1)
     data = deployment.aborted[1]
     written = []

@@ -113,7 +113,7 @@ def assert_safe(deployment):
 
 @pytest.mark.parametrize("replicas", [2, 3])
 @pytest.mark.parametrize("deaf", [frozenset(), frozenset({0, 1, 2})], ids=str)
-def test_replicas_do_the_work_of_one(replicas, deaf):
+def test_several_replicas_release_the_same_sums_as_one(replicas, deaf):
     # Longer than a lease lasts without renewal.
     deployment, endings = run(
         replicas=replicas, sessions=3, deaf=deaf, taking_seconds=40.0
@@ -122,7 +122,7 @@ def test_replicas_do_the_work_of_one(replicas, deaf):
     assert set(Counter(number for _, number in deployment.given).values()) == {1}
 
 
-def test_a_sum_that_finds_no_room_is_taken_by_a_replica_that_has_some():
+def test_a_replica_with_a_full_disk_leaves_the_sum_to_another():
     """At once: while one waits for its disk it keeps no other from the sum."""
     roomy, _ = run(replicas=2, sessions=3)
     full = roomy.given[0][0]  # the first to take a sum finds no room
@@ -143,7 +143,7 @@ def test_a_sum_that_finds_no_room_is_taken_by_a_replica_that_has_some():
     assert all(len(each) == 1 for each in tries.values() if each not in failed)
 
 
-def test_a_sum_that_no_disk_has_room_for_waits_for_the_first_that_has():
+def test_a_sum_waits_until_some_replica_has_disk_space():
     async def main(clock):
         full = {0, 1}
         making = asyncio.ensure_future(
@@ -176,7 +176,7 @@ def test_the_points_are_those_of_the_busiest_replica(golden):
 
 
 @pytest.mark.parametrize("at", range(0, len(recorded_points("busiest-replica")), 7))
-def test_a_replica_that_dies_is_not_missed(at):
+def test_the_others_continue_at_once_after_a_replica_crashes(at):
     """Nor waited for: the others continue at once.
 
     Its clients try again within two seconds, and a replica that polls for what was not
@@ -192,7 +192,7 @@ def test_a_replica_that_dies_is_not_missed(at):
 
 
 @pytest.mark.parametrize("seed", range(SCHEDULES))
-def test_replicas_die_and_are_cut_off_at_any_time(seed):
+def test_replicas_crash_and_are_cut_off_at_any_time(seed):
     """Both die once, and the third is stopped for longer than its lease lasts."""
     chance = entropy_of(f"schedule {seed}")
     first, second, at, lasts = (chance.token(1)[0] for _ in range(4))
@@ -211,7 +211,7 @@ def test_replicas_die_and_are_cut_off_at_any_time(seed):
         assert isinstance(ending, SessionOutcome | SessionAbortedError)
 
 
-def away():
+def unavailable_error():
     return ServiceError(
         "it is away", code=ErrorCode.STORAGE_FAILED, retry_after_seconds=1.0
     )
@@ -227,11 +227,11 @@ class UploadsAway(UploadSpool):
     def read_upload(self, session_id, digest, offset, size):
         self.reads[digest] += 1
         if self.reads[digest] == 2:  # the first one has checked its entries
-            raise away()
+            raise unavailable_error()
         return super().read_upload(session_id, digest, offset, size)
 
 
-def test_no_budget_is_lost_while_uploads_are_away_for_a_moment():
+def test_temporarily_unavailable_uploads_cost_no_session():
     spool = UploadsAway()
     deployment, endings = run(spool=spool, sessions=1)
     assert max(spool.reads.values()) > 2
@@ -240,7 +240,7 @@ def test_no_budget_is_lost_while_uploads_are_away_for_a_moment():
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 3])
-def test_a_sum_that_takes_longer_than_its_lease_is_computed_once_by_each(
+def test_a_sum_that_outlasts_its_lease_is_computed_at_most_once_per_replica(
     monkeypatch, replicas
 ):
     """Replicas that are too busy to renew it lose their lease, and no work."""
@@ -289,14 +289,14 @@ def test_a_sum_that_takes_longer_than_its_lease_is_computed_once_by_each(
 
 
 @pytest.mark.parametrize("call", [AcquireLease, RenewLease])
-def test_no_replica_ends_while_the_store_is_away_for_a_moment(call, monkeypatch):
+def test_no_replica_ends_during_a_short_store_outage(call, monkeypatch):
     refused = []
     honest = call.run
 
     async def refuse_now_and_then(command, connection):
         refused.append(len(refused) % 3 == 0)
         if refused[-1]:
-            raise away()
+            raise unavailable_error()
         return await honest(command, connection)
 
     monkeypatch.setattr(call, "run", refuse_now_and_then)
@@ -345,7 +345,7 @@ def test_a_session_that_one_may_not_serve_is_not_served_because_another_opened_i
     )
 
 
-def test_who_was_cut_off_continues_with_what_others_have_opened_since():
+def test_a_replica_that_was_cut_off_resumes_with_sessions_opened_by_others():
     task = TaskDefinition(task_id="t", parameters=PARAMETERS, sessions=2)
 
     async def main(clock):
@@ -368,7 +368,9 @@ def test_who_was_cut_off_continues_with_what_others_have_opened_since():
 
 
 @pytest.mark.parametrize("is_waited_for", [True, False])
-def test_a_failed_refresh_of_tasks_is_reported_to_no_client(monkeypatch, is_waited_for):
+def test_a_failed_refresh_of_tasks_is_not_reported_to_clients(
+    monkeypatch, is_waited_for
+):
     """A caller hears what is known; one that has gone leaves no trace in the log."""
     hearing = 60.0 if is_waited_for else 0.0
     monkeypatch.setattr("secagg.server.aggregator.HEARING_SECONDS", hearing)
@@ -398,7 +400,7 @@ def test_a_failed_refresh_of_tasks_is_reported_to_no_client(monkeypatch, is_wait
     assert escaped == []
 
 
-def test_a_defect_ends_neither_looks_at_others_nor_signs_of_life(monkeypatch, caplog):
+def test_a_defect_stops_neither_the_refresh_nor_the_heartbeat(monkeypatch, caplog):
     looks, beats = [], []
 
     async def stumble():
@@ -426,7 +428,7 @@ def test_a_defect_ends_neither_looks_at_others_nor_signs_of_life(monkeypatch, ca
     assert "KeyError: 'another'" in caplog.text
 
 
-def test_who_asks_for_old_sessions_displaces_none_that_are_kept():
+def test_requests_for_old_sessions_evict_no_newer_ones():
     async def main(clock):
         store = inline_store(now=clock.date)
         deployment = Replicas(

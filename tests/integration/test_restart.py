@@ -76,7 +76,7 @@ def aggregator_on(disk, clock, **limits):
     )
 
 
-def test_files_serve_as_well_as_memory(disk):
+def test_a_task_runs_on_files(disk):
     deployment, endings = run(disk, payload=b"query", sessions=2)
     for released in deployment.sums:
         np.testing.assert_array_equal(
@@ -85,7 +85,7 @@ def test_files_serve_as_well_as_memory(disk):
     assert all(isinstance(ending, SessionOutcome) for ending in endings.values())
 
 
-def test_files_survive_crashes_as_well_as_memory(tmp_path):
+def test_a_task_on_files_survives_crashes(tmp_path):
     switch = CrashSwitch()
     for at in range(0, 60, 7):
         home = tmp_path / str(at)
@@ -103,7 +103,7 @@ def test_files_survive_crashes_as_well_as_memory(tmp_path):
         answer_of(store.close())
 
 
-def test_how_a_session_ended_can_be_asked_after_a_restart(disk):
+def test_the_outcome_of_a_session_is_served_after_a_restart(disk):
     deployment, _ = run(disk)
     descriptor = deployment.sums[0].descriptor
     session_id = descriptor.session_id
@@ -162,12 +162,12 @@ def seconds_of_settling(disk, *, back=()):
     return manual_clock.run(main)
 
 
-def test_a_restart_waits_for_no_client_that_knows_the_end(disk):
+def test_a_restarted_server_waits_for_no_client_that_knows_the_outcome(disk):
     run(disk)
     assert seconds_of_settling(disk) == pytest.approx(QUIET)
 
 
-def test_a_restart_waits_until_all_clients_are_back(disk):
+def test_a_restarted_server_waits_until_all_clients_know_the_outcome(disk):
     sums = []
     # All are cut off when there is a sum: the process that released it waits.
     run(
@@ -183,7 +183,7 @@ def test_a_restart_waits_until_all_clients_are_back(disk):
     assert seconds_of_settling(disk) == pytest.approx(QUIET)
 
 
-def test_only_the_latest_sums_are_kept_but_every_receipt_is(disk):
+def test_only_the_latest_sums_but_all_receipts_are_kept(disk):
     run(
         disk,
         sessions=4,
@@ -201,7 +201,7 @@ def test_only_the_latest_sums_are_kept_but_every_receipt_is(disk):
     )
 
 
-def test_bytes_of_sessions_that_never_began_are_removed(disk):
+def test_files_of_sessions_that_never_began_are_removed(disk):
     _, spool = disk
     spool.put(bytes(32), "payload", b"written just before a crash")
 
@@ -212,7 +212,7 @@ def test_bytes_of_sessions_that_never_began_are_removed(disk):
     assert spool.session_ids() == ()
 
 
-def test_a_session_under_another_configuration_is_ended_not_resumed(disk):
+def test_a_session_under_a_changed_configuration_is_ended_not_resumed(disk):
     """The process dies in round 3; the operator changes the task and restarts."""
     store, _ = disk
 
@@ -262,7 +262,7 @@ def test_session_numbers_continue_after_a_restart(disk):
     assert numbers == [1, 2]
 
 
-def test_a_damaged_journal_is_named_and_not_guessed_at(disk):
+def test_a_damaged_journal_is_reported_as_a_storage_error(disk):
     nonsense = NewSession(
         role=Side.SERVER, task=TASK_ID, number=1, header=b"\x00\x01 nonsense"
     )
@@ -277,7 +277,7 @@ def test_a_damaged_journal_is_named_and_not_guessed_at(disk):
     manual_clock.run(main)
 
 
-class NotingStore(CrashingStore):
+class RecordingStore(CrashingStore):
     """Remembers every record, as an attacker with the disk would."""
 
     def __init__(self):
@@ -293,7 +293,7 @@ class NotingStore(CrashingStore):
         return await super().commit(command)
 
 
-class NotingClientStore(LastingStore):
+class RecordingClientStore(LastingStore):
     """The same of a client."""
 
     def __init__(self, *words):
@@ -306,11 +306,11 @@ class NotingClientStore(LastingStore):
         return await super().commit(command)
 
 
-def test_a_whole_run_at_debug_level_shows_no_secret(disk, caplog):
+def test_a_full_run_at_debug_level_logs_no_secret(disk, caplog):
     """Seeds, shares and masked vectors reach no log line and no error."""
     caplog.set_level(logging.DEBUG)
-    stores = {number: NotingClientStore.make() for number in range(4)}
-    server_store = NotingStore()
+    stores = {number: RecordingClientStore.make() for number in range(4)}
+    server_store = RecordingStore()
     deployment, endings = run(
         (server_store, disk[1]),
         client_stores=stores,

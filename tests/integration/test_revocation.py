@@ -106,7 +106,7 @@ async def pass_time(clock, seconds):
 
 
 @pytest.mark.parametrize("relay", ["on", "off"])
-async def test_a_revoked_client_is_gone_within_a_minute_and_others_stay(
+async def test_a_revoked_client_is_disconnected_within_a_minute_and_others_stay(
     deployment, revoked, relay
 ):
     clock, service = ManualClock(), Silent()
@@ -169,7 +169,7 @@ async def test_a_connection_ends_with_its_certificate(deployment, relay):
 
 
 @pytest.mark.parametrize("relay", ["on", "off"])
-async def test_with_a_list_that_has_ended_no_certificate_is_accepted(
+async def test_with_an_expired_revocation_list_no_certificate_is_accepted(
     deployment, revoked, relay
 ):
     clock, service = ManualClock(), Silent()
@@ -199,7 +199,7 @@ async def test_with_a_list_that_has_ended_no_certificate_is_accepted(
         await asyncio.gather(*streams, return_exceptions=True)
 
 
-async def test_a_client_that_is_shown_out_may_come_back_and_ask(deployment):
+async def test_a_disconnected_client_can_reconnect(deployment):
     service = Silent()
     async with (
         serving(deployment, service, relay="on") as server,
@@ -217,9 +217,7 @@ async def test_a_client_that_is_shown_out_may_come_back_and_ask(deployment):
         stream.cancel()
 
 
-async def test_a_list_that_cannot_be_read_keeps_the_server_from_starting(
-    deployment, tmp_path
-):
+async def test_an_unreadable_revocation_list_prevents_the_start(deployment, tmp_path):
     with pytest.raises(ServiceError, match="cannot read") as caught:
         await GrpcServer.start(
             ScriptedService(),

@@ -56,7 +56,7 @@ def verified(data):
     return verify_receipt(data, enrolment_key=PUBLISHED.enrolment_key)
 
 
-def test_clients_that_draw_their_neighbours_get_their_sum_and_can_show_it():
+def test_clients_that_draw_their_neighbours_get_a_verifiable_sum():
     deployment, endings = deploy(payload=b"a query")
     assert_exact(deployment, range(CLIENTS))
     assert all(isinstance(ending, SessionOutcome) for ending in endings.values())
@@ -73,7 +73,7 @@ def test_clients_that_draw_their_neighbours_get_their_sum_and_can_show_it():
         assert len(shown.receipt.edge_root) == 32
 
 
-def test_who_sends_no_list_is_told_that_the_session_continues_without_it():
+def test_a_client_without_a_list_is_told_that_it_is_excluded():
     def slow(number, call, count):
         late = number == 0 and call is ChooseEdges and count < 12
         return Fault.LOSE_REQUEST if late else Fault.NONE
@@ -85,9 +85,7 @@ def test_who_sends_no_list_is_told_that_the_session_continues_without_it():
 
 
 @pytest.mark.parametrize("watch", [True, False], ids=["streams", "polls"])
-def test_what_is_shown_of_lists_is_fetched_in_pieces_where_it_is_large(
-    monkeypatch, watch
-):
+def test_large_edge_lists_are_fetched_in_pieces(monkeypatch, watch):
     monkeypatch.setattr(client_desk, "MAX_INLINE_BYTES", 100)
     read = []
 
@@ -110,7 +108,7 @@ def test_what_is_shown_of_lists_is_fetched_in_pieces_where_it_is_large(
     assert Blob.NEIGHBOURHOOD not in read
 
 
-def test_a_list_that_hides_an_edge_ends_the_session_for_its_reader_alone():
+def test_a_hidden_edge_ends_the_session_only_for_its_reader():
     def hide(shown):
         return EdgesPublished(
             shown.edge_root,
@@ -141,13 +139,13 @@ def drawn():
 
 
 @pytest.mark.parametrize("later", [-1, 0, 1])
-def test_a_client_killed_while_choosing_draws_the_same_again(drawn, later):
+def test_a_client_killed_while_choosing_edges_draws_the_same_edges(drawn, later):
     deployment, endings = deploy(client_crash={CRASHING: CrashSwitch(drawn + later)})
     assert_exact(deployment, range(CLIENTS))
     assert all(isinstance(ending, SessionOutcome) for ending in endings.values())
 
 
-def test_another_roster_after_the_list_was_signed_is_equivocation():
+def test_a_different_roster_after_the_list_was_signed_raises_equivocation():
     def lie(answer):
         if isinstance(answer, Envelope) and answer.kind is EdgesPublished:
             return Envelope(Roster, b"another")

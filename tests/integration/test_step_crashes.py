@@ -153,7 +153,7 @@ def crashed(parameters, home, at, kind=Victim):
     + [(Node, PROFILES[graph]) for graph in OF_FLOWER],
     ids=[*PROFILES, *(f"flower {graph}" for graph in OF_FLOWER)],
 )
-def test_a_crash_at_every_write_gives_no_second_answer(
+def test_a_crash_at_any_write_causes_no_second_answer(
     kind, parameters, first, tmp_path
 ):
     _, whole, _, _ = crashed(parameters, tmp_path / "whole", None, kind)
@@ -190,7 +190,7 @@ with step_client("ann", task, home, lock_seconds=60.0) as ann:
 NOISY = with_noise(PROFILES["complete"])
 
 
-def test_two_processes_at_once_send_one_upload(tmp_path):
+def test_two_concurrent_processes_send_one_upload(tmp_path):
     session = Carrier(NOISY, NAMES[:4], tmp_path)
     for _ in range(2):
         for name in session.names:

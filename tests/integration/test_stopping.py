@@ -57,7 +57,7 @@ def stop(process, *numbers):
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
-def test_a_command_that_is_stopped_says_so_and_ends_with_the_signals_code(
+def test_a_stopped_command_says_so_and_exits_with_the_code_of_the_signal(
     start, words, moment, number
 ):
     process = start(*words)
@@ -69,7 +69,7 @@ def test_a_command_that_is_stopped_says_so_and_ends_with_the_signals_code(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_server_that_listens_drains_instead(start, number):
+def test_a_listening_server_drains_on_a_signal(start, number):
     process = start("server", "--config", "server.toml")
     read_until(process, "listening on")
     output = stop(process, number)
@@ -77,7 +77,7 @@ def test_a_server_that_listens_drains_instead(start, number):
     assert "start again to resume" in output
 
 
-def test_with_json_the_last_line_says_which_signal_it_was(start):
+def test_with_json_the_last_line_names_the_signal(start):
     words = ("client", "--config", "client.toml", "--input", "x.npy", "--json")
     process = start(*words)
     read_until(process, "waiting")

@@ -250,7 +250,7 @@ def test_the_points_of_a_store_are_those_recorded(name, kind, golden):
 
 
 @pytest.mark.parametrize("at", tuple(points_of_the_server()))
-def test_one_refusal_ends_no_aggregator(at):
+def test_one_rejected_write_ends_no_aggregator(at):
     deployment, endings = run(Refusing, sums=1, at=at)
     assert_served(deployment, endings, sums=1)
     (released,) = deployment.sums
@@ -266,7 +266,7 @@ def some_points(name, *, every):
 
 
 @pytest.mark.parametrize("at", some_points("is-away", every=7))
-def test_an_outage_of_the_store_is_noticed_by_no_client(at):
+def test_no_client_notices_a_store_outage(at):
     deployment, endings = run(Away, sums=SUMS, at=at)
     assert_served(deployment, endings, sums=SUMS)
     assert [released.survivors for released in deployment.sums] == [CLIENTS] * SUMS
@@ -285,7 +285,7 @@ def test_an_outage_of_the_store_is_noticed_by_no_client(at):
         *((FailedOverTwice, at) for at in some_points("fails-over", every=35)),
     ],
 )
-def test_sessions_that_were_open_at_a_fail_over_end_and_others_follow(kind, at):
+def test_sessions_open_at_a_failover_are_ended_and_others_follow(kind, at):
     deployment, endings = run(kind, sums=SUMS, at=at)
     assert_served(deployment, endings, sums=SUMS)
     store = deployment.server_store.inner.inner
@@ -299,7 +299,7 @@ def test_sessions_that_were_open_at_a_fail_over_end_and_others_follow(kind, at):
 
 
 @pytest.mark.parametrize("had_its_effect", [False, True])
-def test_nothing_begins_after_a_drain_that_met_a_full_disk(had_its_effect):
+def test_no_session_begins_after_a_drain_during_a_full_disk(had_its_effect):
     """A drain takes effect while a session's creation waits for room."""
 
     class Full:

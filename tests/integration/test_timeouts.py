@@ -51,7 +51,7 @@ async def persist(deployment, number, *, attempts=1):
             await deployment.clock.sleep_until(deployment.clock.now() + pause)
 
 
-def test_a_client_that_comes_far_too_early_is_in_the_first_sum():
+def test_a_client_that_joins_long_before_the_others_is_in_the_first_sum():
     async def main(clock):
         deployment = Deployment(clock, FOUR, 4, max_attempts=1)
         serving = asyncio.ensure_future(deployment.serve())
@@ -76,9 +76,7 @@ def test_a_client_that_comes_far_too_early_is_in_the_first_sum():
 @pytest.mark.parametrize(
     ("offer_seconds", "number"), [(None, 1), (900.0, 1), (60.0, None)]
 )
-def test_a_session_is_not_aborted_while_its_aggregator_is_silent_before_it_begins(
-    offer_seconds, number
-):
+def test_a_client_does_not_abandon_a_session_that_has_not_begun(offer_seconds, number):
     """It would wait for clients that never reconnect to it."""
 
     async def main(clock):
@@ -111,7 +109,7 @@ def test_a_session_is_not_aborted_while_its_aggregator_is_silent_before_it_begin
     assert sums == ([] if number is None else [number])
 
 
-def test_waiting_clients_hear_how_many_have_joined():
+def test_waiting_clients_are_told_how_many_have_joined():
     heard = []
 
     async def main(clock):
@@ -140,7 +138,7 @@ def late_client(deployment):
     return asyncio.ensure_future(deployment.take_part(LATE))
 
 
-def test_a_latecomer_of_an_ended_session_with_a_payload_joins_the_next_one():
+def test_a_latecomer_to_an_ended_session_joins_the_next_one():
     alive = []
 
     def fault_of(number, call, _count):
@@ -172,7 +170,7 @@ def test_a_latecomer_of_an_ended_session_with_a_payload_joins_the_next_one():
     assert [each.survivors for each in deployment.sums] == [3, 4]
 
 
-def test_a_latecomer_of_a_forgotten_session_joins_the_next_one():
+def test_a_latecomer_to_a_deleted_session_joins_the_next_one():
     alive = []
 
     def fault_of(number, call, _count):
@@ -223,7 +221,7 @@ class EndedWhileItOpens(Deployment):
         return await super()._next_payload(count)
 
 
-def test_a_task_that_was_ended_opens_no_further_session():
+def test_an_ended_task_opens_no_further_session():
     async def main(clock):
         deployment = EndedAtItsFirstSum(clock, FOUR, 4, sessions=2)
         await deployment.run()
@@ -235,7 +233,7 @@ def test_a_task_that_was_ended_opens_no_further_session():
     assert "1 sum(s): one is enough" in str(deployment.server_error)
 
 
-def test_a_task_that_is_ended_while_it_opens_a_session_waits_for_no_client():
+def test_a_task_ended_while_it_opens_a_session_waits_for_no_client():
     async def main(clock):
         deployment = EndedWhileItOpens(clock, FOUR, 4)
         await deployment.serve()
@@ -246,7 +244,7 @@ def test_a_task_that_is_ended_while_it_opens_a_session_waits_for_no_client():
     assert "none is needed" in str(error)
 
 
-def test_a_client_of_a_finished_task_knows_what_it_took_part_in():
+def test_a_client_of_a_finished_task_learns_its_last_participation():
     async def main(clock):
         deployment = Deployment(clock, FOUR, 4, sessions=2)
         serving = asyncio.ensure_future(deployment.serve())
@@ -269,7 +267,7 @@ def test_a_client_of_a_finished_task_knows_what_it_took_part_in():
 @pytest.mark.parametrize(
     ("keep_seconds", "kept"), [(0.0, 1), (1e6, 3)], ids=["not at all", "for long"]
 )
-def test_sums_are_kept_for_their_time_however_many_follow(keep_seconds, kept):
+def test_sums_are_kept_for_their_time_regardless_of_later_sums(keep_seconds, kept):
     async def main(clock):
         deployment = Deployment(
             clock,
@@ -291,7 +289,7 @@ def test_sums_are_kept_for_their_time_however_many_follow(keep_seconds, kept):
         assert released.receipt.outcome.kept_until == promised
 
 
-def test_it_is_said_how_many_sessions_the_budget_still_covers():
+def test_progress_reports_the_sessions_left_in_the_budget():
     seen = []
 
     async def main(clock):
@@ -317,13 +315,13 @@ def test_it_is_said_how_many_sessions_the_budget_still_covers():
 
 
 @pytest.mark.parametrize("first", range(3))
-def test_a_restart_knows_how_many_sessions_are_left(first):
+def test_a_restarted_server_reports_the_sessions_left(first):
     for at in range(first, 30, 3):
         deployment = run(sessions=1, allowed=5, server_crash=CrashSwitch(at))
         assert deployment.sums[0].receipt.sessions_left == 4
 
 
-def test_without_a_budget_no_number_of_sessions_is_named():
+def test_without_a_budget_no_number_of_sessions_is_reported():
     assert run().sums[0].receipt.sessions_left is None
 
 
@@ -348,7 +346,7 @@ def run(**options):
     return manual_clock.run(main)
 
 
-def test_the_log_names_every_round_that_closed_once_and_counts_it(caplog):
+def test_the_log_has_one_line_with_counts_for_every_closed_round(caplog):
     caplog.set_level(logging.INFO, telemetry.SERVER_LOGGER)
     run()
     lines = [each.getMessage() for each in server_lines(caplog, "round_closed")]
@@ -360,7 +358,7 @@ def test_the_log_names_every_round_that_closed_once_and_counts_it(caplog):
         assert f"round={name} answered=4 expected=4 seconds=" in line
 
 
-def test_a_session_that_fails_warns_with_its_reason_and_who_was_lost(caplog):
+def test_an_aborted_session_logs_a_warning_with_reason_and_dropouts(caplog):
     run(
         fault_of=lambda number, call, _: (
             Fault.LOSE_REQUEST if number > 1 and call is UploadChunk else Fault.NONE
@@ -374,7 +372,7 @@ def test_a_session_that_fails_warns_with_its_reason_and_who_was_lost(caplog):
     assert f"lost='{identity_of(2)}, {identity_of(3)}'" in line
 
 
-def test_a_client_that_waited_for_a_silent_server_keeps_its_place():
+def test_a_client_keeps_its_place_while_the_server_is_unavailable():
     """It has joined, and the session continues waiting for it."""
     is_silent = False
 
@@ -420,7 +418,7 @@ def test_a_client_that_waited_for_a_silent_server_keeps_its_place():
     assert [each.released.survivors for each in endings] == [4] * 4
 
 
-def test_a_server_that_says_wait_for_ever_is_believed_to_the_end_of_the_session():
+def test_a_server_that_answers_wait_for_ever_is_left_at_the_end_of_the_session():
     """R5-7: the session end is the client's last deadline, whatever it receives."""
 
     async def main(clock):

@@ -138,7 +138,9 @@ async def why(address, client):
 
 
 @pytest.mark.parametrize(("situation", "code", "complaint"), REASONS)
-async def test_each_reason_has_its_sentence(deployment, situation, code, complaint):
+async def test_each_cause_has_its_own_error_text(
+    deployment, situation, code, complaint
+):
     async with situation(deployment) as (address, client):
         error = await why(address, client)
     assert complaint in str(error)
@@ -146,7 +148,7 @@ async def test_each_reason_has_its_sentence(deployment, situation, code, complai
     assert (error.retry_after_seconds is None) == (code is LASTING)
 
 
-async def test_each_reason_has_a_next_step_of_its_own(deployment):
+async def test_each_cause_has_its_own_next_step(deployment):
     steps = set()
     for situation, _, _ in REASONS:
         async with situation(deployment) as (address, client):
@@ -174,7 +176,7 @@ async def silence(deployment):
     return caught.value
 
 
-async def test_an_idle_connection_is_waited_for_no_longer_than_a_handshake_takes(
+async def test_a_silent_connection_times_out_after_a_handshake(
     deployment,
 ):
     error = await silence(deployment)
@@ -182,7 +184,7 @@ async def test_an_idle_connection_is_waited_for_no_longer_than_a_handshake_takes
     assert "nothing answers at 127.0.0.1" in str(error)
 
 
-async def test_a_silent_address_of_the_host_leaves_time_for_the_next(
+async def test_a_silent_address_leaves_time_for_the_next_address(
     deployment, monkeypatch
 ):
     """As IPv6 that leads nowhere: gRPC would find the other way, and so must we."""
@@ -210,7 +212,7 @@ async def test_a_silent_address_of_the_host_leaves_time_for_the_next(
             assert (await meeting).name == "agg"
 
 
-async def test_a_server_that_goes_away_is_named_later_too(deployment):
+async def test_an_unavailable_server_is_reported_after_the_first_call_too(deployment):
     """After the first call it is gRPC that notices, and its text is not ours."""
     server = await GrpcServer.start(
         ScriptedService(), LOOPBACK, identity=deployment.server()
@@ -226,7 +228,7 @@ async def test_a_server_that_goes_away_is_named_later_too(deployment):
 
 
 @pytest.mark.parametrize("aggregator", [None, "agg"])
-async def test_no_intermediary_ends_a_session_once_the_aggregator_was_met(
+async def test_an_intermediary_ends_no_session_after_the_aggregator_was_reached(
     deployment, aggregator
 ):
     """As a captive portal, or a proxy's error page, while the link is down."""
@@ -258,7 +260,7 @@ async def test_no_intermediary_ends_a_session_once_the_aggregator_was_met(
         assert caught.value.code is LASTING
 
 
-async def test_a_pinned_aggregator_behind_a_silent_way_is_left_to_grpc(deployment):
+async def test_a_pinned_aggregator_behind_a_silent_network_is_left_to_grpc(deployment):
     """Its proxies are found by gRPC alone; refusals are explained all the same."""
     async with (
         refusal(deployment) as (address, client),
@@ -268,7 +270,7 @@ async def test_a_pinned_aggregator_behind_a_silent_way_is_left_to_grpc(deploymen
             await connection.call(AdvertiseKeys(bytes(32), b"advert"))
 
 
-async def test_files_that_are_gone_when_they_are_needed_are_named(deployment):
+async def test_missing_certificate_files_are_named(deployment):
     client = deployment.client()
     client.files.private_key.unlink()
     with pytest.raises(ServiceError, match="can no longer be used") as caught:
@@ -284,7 +286,7 @@ async def test_files_that_are_gone_when_they_are_needed_are_named(deployment):
 
 
 @pytest.mark.parametrize("as_ourselves", [False, True])
-async def test_who_listens_sees_a_certificate_of_those_alone_who_show_it(
+async def test_a_listener_sees_the_client_certificate_only_if_it_is_presented(
     deployment, as_ourselves
 ):
     """TLS 1.3 proves the aggregator first; OpenSSL sees here what was sent."""
@@ -314,7 +316,7 @@ async def test_who_listens_sees_a_certificate_of_those_alone_who_show_it(
         assert ("URI", client.identity.uri) in seen.result()["subjectAltName"]
 
 
-async def test_a_client_that_is_not_answered_leaves_the_aggregator_its_time(
+async def test_a_client_without_an_answer_does_not_probe_again_at_once(
     deployment, monkeypatch
 ):
     """Looking why costs it a handshake each time, and it may be busy with others."""

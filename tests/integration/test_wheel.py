@@ -34,7 +34,7 @@ def wheel(tmp_path_factory):
     return made
 
 
-def test_the_wheel_holds_the_packages_and_their_data_and_nothing_else(wheel):
+def test_the_wheel_contains_exactly_the_packages_and_their_data(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     tops = {name.split("/")[0] for name in names}
     packages = {name for name in tops if not name.endswith(".dist-info")}

@@ -91,7 +91,9 @@ class Contributing:
 
 @pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "runs on"])
 @pytest.mark.parametrize("hours", [(-2, 0), (2, 0), (-2, 2, 0), (2, -2, 0)], ids=str)
-def test_services_continue_when_the_aggregators_date_is_right_again(hours, is_killed):
+def test_services_continue_once_the_clock_of_the_aggregator_is_correct(
+    hours, is_killed
+):
     async def main(clock):
         date = SetClock(clock)
         deployment = Deployment(
@@ -124,7 +126,7 @@ def test_services_continue_when_the_aggregators_date_is_right_again(hours, is_ki
 
 
 @pytest.mark.parametrize("ahead", [-7200.0, 7200.0])
-def test_elsewhere_a_wrong_clock_costs_attempts_and_then_ends(ahead):
+def test_outside_of_services_a_wrong_clock_uses_up_the_attempts(ahead):
     async def main(clock):
         date = SetClock(clock)
         date.ahead = ahead
@@ -160,7 +162,7 @@ def offer_that_ends(session_end):
     )
 
 
-async def test_an_offer_that_is_refused_when_it_is_begun_says_what_to_do():
+async def test_an_offer_with_a_wrong_clock_states_the_next_step():
     """The clock may be set between the gate and the first record of a session."""
     with pytest.raises(RemoteProtocolError) as caught:
         await ClientSession.begin(
@@ -177,7 +179,7 @@ async def test_an_offer_that_is_refused_when_it_is_begun_says_what_to_do():
     assert "clocks" in caught.value.next_step
 
 
-def test_what_a_service_waits_for_takes_no_person():
+def test_codes_that_a_service_retries_are_not_final():
     """One table says which codes end a program outside of a session."""
     for kind, code in itertools.product((RemoteProtocolError, ServiceError), ErrorCode):
         error = kind("why", code=code)

@@ -27,7 +27,7 @@ def tree_of(file):
 
 
 @pytest.mark.parametrize("fault", ALL, ids=lambda fault: fault.what)
-def test_a_fault_breaks_one_place_and_its_tests_are_there(fault):
+def test_each_fault_changes_one_place_and_its_tests_exist(fault):
     source = (less_noise.ROOT / fault.file).read_text("utf-8")
     assert source.count(fault.old) == 1
     broken = fault.broken(source)
@@ -36,24 +36,24 @@ def test_a_fault_breaks_one_place_and_its_tests_are_there(fault):
         assert (less_noise.ROOT / test).exists()
 
 
-def test_every_accountant_is_broken():
+def test_every_accountant_has_a_fault():
     assert set(accountant_names()) <= {fault.what for fault in FAULTS["less_noise"]}
 
 
 @pytest.mark.parametrize("table", less_noise.TABLES)
-def test_every_fault_was_tried_and_none_went_unnoticed(table):
+def test_every_fault_was_tested_and_detected(table):
     found = json.loads(less_noise.FOUND.read_text("utf-8"))[table]
     assert list(found) == [fault.what for fault in FAULTS[table]]
     assert all(row["noticed_by"] for row in found.values())
 
 
-def test_the_page_states_how_many_faults_there_are():
+def test_the_page_states_the_number_of_faults():
     page = (less_noise.ROOT / "docs" / "status.md").read_text("utf-8")
     noise, claims = (len(FAULTS[table]) for table in less_noise.TABLES)
     assert f"all {noise} places and all {claims} false claims are noticed" in page
 
 
-def test_who_notices_is_read_from_what_pytest_prints(tmp_path):
+def test_failing_tests_are_read_from_the_output_of_pytest(tmp_path):
     # A test of a tree of its own, which only the fault lets fail.
     (tmp_path / "noise.py").write_text("VARIANCE = 100\n")
     (tmp_path / "test_noise.py").write_text(

@@ -56,7 +56,7 @@ def change_of(mutant):
     )
 
 
-def test_every_kind_of_change_is_made_and_nothing_else_with_it():
+def test_each_mutant_changes_exactly_one_line():
     made = {mutant.change: change_of(mutant) for mutant in FOUND}
     condition, rule = "if n > most or n < least:", "(n == max(most, least), f'{n}"
     expected = {
@@ -82,7 +82,7 @@ def test_every_kind_of_change_is_made_and_nothing_else_with_it():
         assert new in come, change
 
 
-def test_a_mutant_knows_its_function_and_the_rule_nearest_above():
+def test_a_mutant_records_its_function_and_the_nearest_rule_above():
     by_change = {mutant.change: mutant for mutant in FOUND}
     assert by_change["`BAD` is INTERNAL"].rule == "R5.1-1"
     assert by_change["without `check_more(n)`"].rule == "R5.1-2"
@@ -92,12 +92,12 @@ def test_a_mutant_knows_its_function_and_the_rule_nearest_above():
 
 
 @pytest.mark.parametrize("above", ["# a comment\n", "x = 1\n"])
-def test_results_outlive_changes_elsewhere_in_the_file(above):
+def test_results_survive_changes_elsewhere_in_the_file(above):
     moved = mutants.mutants_of("offer.py", above + SOURCE)
     assert [(m.name, m.digest) for m in moved] == [(m.name, m.digest) for m in FOUND]
 
 
-def test_a_changed_function_is_tried_again():
+def test_a_changed_function_is_tested_again():
     other = mutants.mutants_of("offer.py", SOURCE.replace("check_more(n)", "more(n)"))
     before = {mutant.digest for mutant in FOUND if mutant.function}
     assert before.isdisjoint(mutant.digest for mutant in other if mutant.function)
@@ -114,12 +114,12 @@ def test_a_changed_function_is_tried_again():
         ),
     ],
 )
-def test_results_outlive_other_words_and_layout_in_the_function(old, new):
+def test_results_survive_changes_of_comments_and_layout(old, new):
     other = mutants.mutants_of("offer.py", SOURCE.replace(old, new))
     assert [(m.name, m.digest) for m in other] == [(m.name, m.digest) for m in FOUND]
 
 
-def test_a_marked_module_tells_what_is_reached():
+def test_an_instrumented_module_records_the_mutants_reached():
     reached = []
     names = {"mark": reached.append, "check_more": lambda n: n, "read": {}.pop}
     exec(compile(mutants.instrumented(SOURCE, "mark"), "offer.py", "exec"), names)
@@ -131,7 +131,7 @@ def test_a_marked_module_tells_what_is_reached():
     assert "`BAD` is INTERNAL" not in met
 
 
-def test_files_that_used_the_code_at_import_judge_no_exchanged_function():
+def test_code_run_at_import_is_not_tested_by_exchanging_functions():
     mutant = next(each for each in FOUND if each.function)
     table = next(each for each in FOUND if not each.function)
     site = (mutant.file, mutant.number)
@@ -146,7 +146,7 @@ def test_files_that_used_the_code_at_import_judge_no_exchanged_function():
     assert reach.acts_at_import(table)
 
 
-def test_what_was_caught_counts_while_its_test_is_in_the_suite():
+def test_a_result_counts_while_its_test_exists():
     reach = run.Reach(sites={"a.py::t": set()}, imported={"a.py": set()})
     assert reach.has("a.py::t")
     assert reach.has("import of a.py")
@@ -155,7 +155,7 @@ def test_what_was_caught_counts_while_its_test_is_in_the_suite():
     assert not reach.has("import of gone.py")
 
 
-def test_the_test_that_caught_last_time_comes_first_however_dear():
+def test_the_test_that_caught_a_mutant_last_time_runs_first():
     mutant = next(each for each in FOUND if each.function)
     site = (mutant.file, mutant.number)
     seconds = {"test_offer.py::t": 0.1, "b.py::t": 2.0 * run.MOST_SECONDS}
@@ -165,13 +165,13 @@ def test_the_test_that_caught_last_time_comes_first_however_dear():
     assert reach.tests_for(mutant, None, at_import=False) == ["test_offer.py::t"]
 
 
-def test_a_mutant_whose_function_is_not_found_is_no_survivor():
+def test_a_mutant_without_its_function_raises_an_error():
     mutant = next(each for each in FOUND if each.function)
     with pytest.raises(RuntimeError, match="no such function"):
         run._exchange(mutant, SOURCE, defaultdict(list))
 
 
-def test_what_survives_with_a_reason_is_a_mutant_of_today():
+def test_every_explained_survivor_is_a_current_mutant():
     explained = run._explained()
     for file in sorted({name.split(": ")[0] for name in explained}):
         assert file in sys.modules["targets"].FILES
@@ -181,7 +181,7 @@ def test_what_survives_with_a_reason_is_a_mutant_of_today():
         assert told <= found, told - found
 
 
-def test_what_is_mutated_and_the_tests_that_notice_exist():
+def test_all_mutation_targets_and_their_tests_exist():
     targets = sys.modules["targets"]
     for place in (*targets.FILES, *targets.TESTS, *targets.PASSED_OVER):
         assert (run.ROOT / place).exists(), place

@@ -46,7 +46,7 @@ def test_theorem_3_5_bounds_the_exact_divergence(order, shift, variance):
     ("variance", "order", "excess"),
     [(4, 4, 1.558), (16, 4, 1.113), (16, 16, 1.236), (64, 8, 1.024), (256, 8, 1.005)],
 )
-def test_theorem_3_5_exceeds_the_exact_divergence_by_known_factors(
+def test_theorem_3_5_exceeds_the_exact_divergence_by_recorded_factors(
     variance, order, excess
 ):
     bound = shift_bound(np.array([float(order)]), shift=1.0, noise_variance=variance)

@@ -157,7 +157,7 @@ def test_theorem_6_in_the_federated_setting_at_a_covered_scale():
     assert variance / 64**2 == pytest.approx(1.4617, rel=0.01)
 
 
-def test_noise_below_the_theorem_is_refused_with_the_nearest_that_works():
+def test_noise_below_the_theorem_is_rejected_with_the_nearest_valid_value():
     account = make_accountant("smm-paper", adversary=Adversary.SERVER)
     with pytest.raises(TheoremNotApplicableError) as caught:
         account.compose(SkellamMixtureClippedEvent(64, Fraction(15), 16.0, 1))
@@ -168,7 +168,7 @@ def test_noise_below_the_theorem_is_refused_with_the_nearest_that_works():
     assert account.epsilon(1e-5) > 1.0
 
 
-def test_accountant_knows_neither_plain_clips_nor_replace_one():
+def test_the_accountant_rejects_plain_clips_and_replace_one():
     with pytest.raises(UnknownEventError):
         make_accountant("smm-paper", adversary=Adversary.SERVER).compose(
             SkellamEvent(64, Fraction(100), 4.0)

@@ -49,7 +49,7 @@ def encode(chosen, vector):
     ).residues
 
 
-def test_encoding_is_the_published_one_but_for_its_offset() -> None:
+def test_the_encoding_is_the_published_one_except_for_its_offset() -> None:
     chosen = mechanism()
     total = np.zeros(DIM, np.int64)
     offset_total = np.zeros(DIM, np.int64)
@@ -65,7 +65,7 @@ def test_encoding_is_the_published_one_but_for_its_offset() -> None:
     assert np.abs(ours - vectors(CLIENTS).sum(0)).max() < CLIENTS * 2.0 ** (1 - BITS)
 
 
-def test_truncation_never_leaves_the_ball_where_rounding_does() -> None:
+def test_truncation_stays_in_the_ball_where_rounding_does_not() -> None:
     chosen, limit = mechanism(), 4 ** (BITS - 1)
     rounded_beyond = 0
     for vector in vectors(200):
@@ -145,7 +145,7 @@ def test_modulus_holds_every_sum_and_all_noise(aggregators, clients, bits) -> No
     assert largest > made.modulus / 8  # and not more than two bits too many
 
 
-def test_where_noise_is_most_of_the_sum_two_noises_take_a_bit_more() -> None:
+def test_two_noises_that_dominate_the_sum_need_one_more_bit() -> None:
     one, two = (
         fixed_point_parameters(
             dim=3, fixed_point_bits=8, rho=0.001, clients=2, aggregators=aggregators

@@ -70,7 +70,7 @@ def test_algorithm_1_server_lifts_m_half_to_minus_m_half():
     np.testing.assert_array_equal(lifted, [3.5, -4.0, -0.5, 0.0])
 
 
-def test_the_shared_scale_solves_its_equation():
+def test_the_shared_scale_has_the_closed_form():
     # With σ_loc fixed in caller's units, γ has a closed form.
     bits, dim, clients, clip, k, sigma = 16, 1024, 100, 2.0, 3.0, 0.7
     found = scale_from_bits(

@@ -54,7 +54,7 @@ def test_algorithm_5_enforces_eq_4_and_the_integer_linf_bound():
         assert int(np.abs(fixed.values).max()) <= event.linf_bound << 32
 
 
-def test_algorithm_5_lets_a_vector_within_its_bound_pass():
+def test_algorithm_5_leaves_a_vector_within_its_bound_unchanged():
     chosen = smm()
     vector = 0.5 * random_vectors(1, 1024)[0]
     fixed = chosen._to_fixed_point(64.0 * vector)
@@ -91,7 +91,7 @@ def test_algorithm_6_is_an_unbiased_estimate_of_what_algorithm_5_left():
     assert abs(shift) < 5.0 * 0.4 * math.sqrt(100.25 / 256.0 / repeats)
 
 
-def test_section_6_1_the_clip_leaves_a_fiftieth_of_a_flat_signal():
+def test_section_6_1_the_clip_keeps_a_fiftieth_of_a_flat_signal():
     # n = 100, d = 65536, r = 1, γ = 4: entries near 1/64 count by their L1 norm.
     chosen = smm(
         dim=65536,
@@ -114,14 +114,14 @@ def test_section_6_1_the_clip_leaves_a_fiftieth_of_a_flat_signal():
     )
 
 
-def test_eq_3_admits_no_bound_at_the_smallest_published_scale():
+def test_eq_3_allows_no_bound_at_the_smallest_published_scale():
     # At γ = 4, ε = 1 the formula asks for v = 20.5·16 at an order near 14.
     variance = Fraction(205, 10) * 16
     assert largest_linf_bound(14, variance) == 0
     assert largest_linf_bound(2, variance) > 0
 
 
-def test_eq_3_is_about_integers():
+def test_eq_3_requires_integer_bounds():
     # The real bound is 5.94; rounding up to 6 would leave the theorem.
     order = 4
     quadratic = (109 * order * order - 18 * order - 91) / 10

@@ -398,7 +398,7 @@ COHORTS = (complete(), ring(), agreeing(), drawing(), noised())
 @pytest.mark.parametrize("_part", range(4))
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), parameters=st.one_of(*COHORTS))
-def test_a_disturbed_session_gives_the_exact_sum_or_a_typed_end(
+def test_a_disturbed_session_ends_with_the_exact_sum_or_a_typed_error(
     _part, data, parameters
 ):
     play = Play(data, parameters)

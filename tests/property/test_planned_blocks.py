@@ -88,7 +88,7 @@ def block_of(made):
 @given(asked=requests())
 @example(asked=COARSE)
 @settings(max_examples=8, derandomize=True)  # benchmarks/search_plans.py draws more
-def test_a_client_checks_every_plan_and_finds_what_was_promised(asked):
+def test_a_client_confirms_the_epsilon_of_every_plan(asked):
     try:
         made = plan(**asked)
     except (ParameterError, CalibrationError):
@@ -110,7 +110,9 @@ def test_a_client_checks_every_plan_and_finds_what_was_promised(asked):
         ("mixture-rdp", 64.0, Fraction(1, 100)),
     ],
 )
-def test_plan_and_guard_refuse_in_the_same_words(accountant, scale_factor, rate):
+def test_planner_and_client_check_reject_with_the_same_text(
+    accountant, scale_factor, rate
+):
     asked = {
         "clients": 100,
         "dimension": 32,

@@ -148,9 +148,7 @@ def test_any_losses_on_a_ring_give_the_survivors_sum_or_a_typed_abort(
 @pytest.mark.parametrize("_part", range(2))
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_two_windows_of_a_ring_emptied_by_losses_and_colluders_show_no_parts(
-    _part, data
-):
+def test_a_ring_emptied_in_two_windows_reveals_no_partial_sums(_part, data):
     clients = data.draw(st.integers(8, 14), label="clients")
 
     def new_session(corrupt=frozenset()):
@@ -278,7 +276,7 @@ def place_of(event, journal):
     return closed, isinstance(event, RoundClosed)
 
 
-def test_a_repeated_message_says_so_and_changes_nothing():
+def test_a_repeated_message_is_marked_and_changes_nothing():
     session = recorded_session()
     run_session(session)
     state = replayed(session, [])

@@ -88,7 +88,7 @@ def _offers():
 
 @pytest.mark.parametrize("begun", [False, True], ids=["offer", "resume"])
 @pytest.mark.parametrize("carrier", CARRIERS)
-def test_no_session_of_profile_1_where_a_proxy_could_read(carrier, begun, tmp_path):
+def test_profile_1_is_rejected_where_a_proxy_could_read(carrier, begun, tmp_path):
     # R10.3-4: one that was begun on a direct way is left, and nothing of it said.
     async def takes_part(offer, own, way):
         home = tmp_path / offer.parameters.profile.name
@@ -126,7 +126,9 @@ def test_no_session_of_profile_1_where_a_proxy_could_read(carrier, begun, tmp_pa
     ids=["client", "domain"],
 )
 @pytest.mark.parametrize("carrier", ["shared", "visit"])
-def test_a_connection_of_another_client_or_domain(carrier, connection, words, tmp_path):
+def test_a_connection_of_another_client_or_domain_is_rejected(
+    carrier, connection, words, tmp_path
+):
     # R5.0-1, R5.0-6: budgets and sessions are those of one aggregator of one domain.
     offer = drivers.exact_offer()
     service = drivers.service(offer)
@@ -136,7 +138,7 @@ def test_a_connection_of_another_client_or_domain(carrier, connection, words, tm
     assert not any(isinstance(said, AdvertiseKeys) for _, said in service.calls)
 
 
-def test_a_visit_takes_no_offer_of_another_task(tmp_path):
+def test_a_visit_rejects_an_offer_of_another_task(tmp_path):
     # The owner has named both: nothing else would keep a budget from being spent.
     offer = drivers.offered()
     way = InMemoryConnection(drivers.service(offer), drivers.NAME)

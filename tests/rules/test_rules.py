@@ -41,12 +41,12 @@ def checked(request, *, without=None):
         sound_pair,
     ],
 )
-def test_what_breaks_no_rule_is_admitted(request_of):
+def test_a_sound_request_is_admitted(request_of):
     assert isinstance(checked(request_of()), AdmittedSession | AdmittedPair)
 
 
 @pytest.mark.parametrize("name", BREACHES)
-def test_a_breach_is_refused_with_its_code(name):
+def test_each_breach_is_rejected_with_its_code(name):
     breach = BREACHES[name]()
     with pytest.raises(SecAggError) as caught:
         checked(breach.request)
@@ -54,7 +54,7 @@ def test_a_breach_is_refused_with_its_code(name):
 
 
 @pytest.mark.parametrize("name", BREACHES)
-def test_without_its_rule_a_breach_is_admitted(name):
+def test_without_its_check_a_breach_is_admitted(name):
     """It breaks this rule alone, and this row is what refuses it."""
     breach = BREACHES[name]()
     admitted = checked(breach.request, without=breach.check)
@@ -89,7 +89,7 @@ def test_a_block_that_does_not_fit_the_parameters_is_refused(stage, entries):
     assert caught.value.code is ErrorCode.BAD_CONFIG
 
 
-def test_each_check_of_each_stage_has_a_breach():
+def test_each_check_has_a_breach_at_each_of_its_stages():
     broken = set()
     for make in BREACHES.values():
         breach = make()
@@ -101,20 +101,20 @@ def test_each_check_of_each_stage_has_a_breach():
                 assert (is_pair, check.name, stage) in broken
 
 
-def test_a_stage_is_skipped_with_a_reason():
+def test_each_skipped_stage_has_a_reason():
     for check in (*GATE_CHECKS, *PAIR_CHECKS):
         assert set(check.exempt) == set(GateStage) - check.at
         assert all(check.exempt.values())
 
 
-def test_the_order_is_that_of_the_protocol():
+def test_the_checks_run_in_the_order_of_the_protocol():
     # PROTOCOL §5.0: R3.2, then R5.0-1 to R5.0-4, then R2.1-0 and what the list says.
     rules = [check.rules[0] for check in GATE_CHECKS if GateStage.OFFER in check.at]
     assert rules[:-1] == [*sorted(rules[:-2]), "R2.1-0"]
     assert rules[-1] == "R5.0-4"
 
 
-def test_a_list_that_is_not_there_is_asked_for_when_all_else_has_passed():
+def test_a_missing_revocation_list_is_requested_after_all_other_checks():
     request = sound_enrolled()
     without = type(request)(**(vars_of(request) | {"revocations": None}))
     assert admit(without) is Need.REVOCATIONS
@@ -132,7 +132,7 @@ class GateError(Exception):
 
 
 @pytest.mark.parametrize("entry", ["offer", "resume", "step", "two_aggregators"])
-def test_every_entry_asks_the_gate(entry, monkeypatch):
+def test_every_entry_calls_the_gate(entry, monkeypatch):
     asked = []
 
     def refuse(request, **_):
@@ -167,7 +167,7 @@ def test_every_entry_asks_the_gate(entry, monkeypatch):
     assert asked == [GateStage.RESUME]
 
 
-def test_a_stored_session_is_left_that_goes_by_an_older_list_than_was_read(tmp_path):
+def test_a_stored_session_under_an_older_list_is_left(tmp_path):
     """Another session of the issuer shows the newer list meanwhile."""
     known, state = drivers.enrolled(), drivers.Stored(tmp_path)
     own = replace(drivers.WAIVED, enrolment=known.files)
@@ -188,7 +188,7 @@ def test_a_stored_session_is_left_that_goes_by_an_older_list_than_was_read(tmp_p
     asyncio.run(main())
 
 
-def test_a_list_that_grows_old_in_a_session_does_not_end_it_by_a_restart():
+def test_a_list_that_expires_during_a_session_does_not_end_it_at_a_restart():
     request = sound_enrolled(
         GateStage.RESUME, max_revocation_seconds=11.0 * drivers.DAY
     )

@@ -43,7 +43,7 @@ def rule_of(name):
     return f"{section.replace('_', '.')}-{number}"
 
 
-def test_a_party_has_only_entries_of_its_own():
+def test_each_party_has_rows_for_its_own_entries_only():
     assert set(ENTRIES) == set(TABLE)
     for party, _, row in ROWS:
         assert set(row) - {"title", "rules"} <= set(ENTRIES[party])
@@ -66,7 +66,7 @@ def test_a_cell_is_a_breach_a_test_or_an_exemption(each):
             assert kind == "exempt"
 
 
-def test_every_module_that_opens_a_clients_state_is_behind_an_entry():
+def test_every_module_that_opens_a_client_state_belongs_to_an_entry():
     opens = re.compile(
         r"^ *from secagg\.client\.(?:step_client|durable_client) import"
         r"(?! (\w+) as \1$)",  # that states a public name
@@ -100,7 +100,7 @@ def test_every_rule_of_the_protocol_is_in_the_core_or_has_a_row():
     assert stated - core - rows == set()
 
 
-def test_every_rule_that_a_verifier_checks_has_a_row_of_the_verifier():
+def test_every_rule_checked_by_the_verifier_has_a_row_of_the_verifier():
     text = (ROOT / "protos/PROTOCOL.md").read_text()
     steps = text.split("R5.8-1. ")[1].split("R5.8-2. ")[0]
     checked = {
@@ -116,5 +116,5 @@ def test_every_rule_that_a_verifier_checks_has_a_row_of_the_verifier():
     assert checked - rows == set()
 
 
-def test_the_page_is_made_of_the_table():
+def test_the_page_matches_the_table():
     assert (ROOT / "docs/rules.md").read_text() == rules_page()

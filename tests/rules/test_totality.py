@@ -135,13 +135,13 @@ def accepted(work):
         work()
 
 
-def test_every_field_of_every_demand_has_a_value_that_a_session_breaks():
+def test_every_field_of_every_limit_has_a_value_that_a_session_violates():
     for kind, values in STRICTEST.items():
         assert set(values) == {each.name for each in dataclasses.fields(kind)}
 
 
 @pytest.mark.parametrize(("kind", "name"), FIELDS)
-def test_a_demand_holds_at_an_offer(kind, name):
+def test_each_limit_is_enforced_at_an_offer(kind, name):
     if (kind, name) in DEMANDS_NOTHING:
         return
     offer, lax, strict = case(kind, name)
@@ -151,7 +151,7 @@ def test_a_demand_holds_at_an_offer(kind, name):
 
 
 @pytest.mark.parametrize(("kind", "name"), FIELDS)
-def test_a_demand_holds_when_a_session_is_resumed(kind, name):
+def test_each_limit_is_enforced_when_a_session_is_resumed(kind, name):
     if (kind, name) in DEMANDS_NOTHING:
         return
     offer, lax, strict = case(kind, name)
@@ -161,7 +161,7 @@ def test_a_demand_holds_when_a_session_is_resumed(kind, name):
 
 
 @pytest.mark.parametrize(("kind", "name"), FIELDS)
-def test_a_demand_holds_at_a_step(kind, name):
+def test_each_limit_is_enforced_at_a_step(kind, name):
     if (kind, name) in DEMANDS_NOTHING:
         return
     offer, lax, strict = case(kind, name)
@@ -173,7 +173,7 @@ def test_a_demand_holds_at_a_step(kind, name):
 
 
 @pytest.mark.parametrize(("kind", "name"), FIELDS)
-def test_a_demand_holds_between_two_aggregators(kind, name):
+def test_each_limit_is_enforced_with_two_aggregators(kind, name):
     if (kind, name) in DEMANDS_NOTHING or kind is ClientEnrolment:
         return
     lax = Settings(total=TOTAL)
@@ -186,11 +186,11 @@ def test_a_demand_holds_between_two_aggregators(kind, name):
     (accepted if (kind, name) in BETWEEN_TWO else refused)(work)
 
 
-def test_a_sound_session_between_two_aggregators_is_joined():
+def test_a_sound_session_of_two_aggregators_is_joined():
     accepted(lambda: drivers.two_aggregators(Settings(total=TOTAL)))
 
 
-def test_no_exemption_is_of_a_field_that_does_not_exist():
+def test_every_exemption_names_an_existing_field():
     assert (set(DEMANDS_NOTHING) | set(BETWEEN_TWO)) <= set(FIELDS)
 
 

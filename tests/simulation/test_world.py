@@ -49,7 +49,7 @@ from secagg.storage.sqlite import file as sqlite_file
 from secagg.storage.store import StoreUnavailableError
 
 
-def test_a_seed_is_a_run():
+def test_a_seed_determines_a_run():
     first, second = simulate(3), simulate(3)
     assert first.digest == second.digest
     assert first.steps > 500
@@ -58,7 +58,7 @@ def test_a_seed_is_a_run():
 
 # One of every kind, whatever else they have.
 @pytest.mark.parametrize("kind", Kind)
-def test_a_run_of_every_kind_holds(kind):
+def test_a_run_of_every_kind_has_no_faults(kind):
     run = simulate(next(s for s in itertools.count() if Plan.of(s).kind is kind))
     assert run.faults == (), f"make simulation SEED={run.plan.seed} shows how"
 
@@ -66,7 +66,7 @@ def test_a_run_of_every_kind_holds(kind):
 # A stopped task taken up after a restart; a drain while the disk is full; a session
 # that ends while another word about it waits for the disk.
 @pytest.mark.parametrize("seed", [575, 6352, 7147, 40100])
-def test_what_was_found_once_holds(seed):
+def test_recorded_seeds_run_without_faults(seed):
     assert simulate(seed).faults == ()
 
 
@@ -98,7 +98,7 @@ def directions():
         yield kind, between_chunks()
 
 
-def test_every_profile_has_losses():
+def test_directed_runs_cover_every_round_of_every_profile_with_losses():
     found = {
         (parameters_of(kind).profile, each.round, min(each.losses, 1))
         for kind, each in directions()
@@ -165,7 +165,7 @@ def grows_its_survivors_at_a_restart(monkeypatch):
     monkeypatch.setattr(DurableState, "replay", replayed_and_grown)
 
 
-def commits_without_waiting_for_the_disk(monkeypatch):
+def commits_without_sync(monkeypatch):
     pragmas = tuple(
         "synchronous = OFF" if "synchronous" in each else each
         for each in sqlite_file._PRAGMAS
@@ -174,7 +174,7 @@ def commits_without_waiting_for_the_disk(monkeypatch):
     monkeypatch.setattr(sqlite_file, "_NEEDED", {})
 
 
-def accepts_uploads_without_waiting_for_the_disk(monkeypatch):
+def accepts_uploads_without_sync(monkeypatch):
     commit = UploadSpool.commit
 
     def committed_unsynced(self, *words):
@@ -185,7 +185,7 @@ def accepts_uploads_without_waiting_for_the_disk(monkeypatch):
     monkeypatch.setattr(UploadSpool, "commit", committed_unsynced)
 
 
-def releases_a_sum_without_waiting_for_the_disk(monkeypatch):
+def releases_a_sum_without_sync(monkeypatch):
     put = UploadSpool.put
 
     def put_unsynced(self, *words):
@@ -196,7 +196,7 @@ def releases_a_sum_without_waiting_for_the_disk(monkeypatch):
     monkeypatch.setattr(UploadSpool, "put", put_unsynced)
 
 
-def gives_noise_back_as_if_no_client_were_lost(monkeypatch):
+def removes_noise_as_if_no_client_dropped_out(monkeypatch):
     monkeypatch.setattr(
         NoiseTerms, "revealed", lambda self, _: self.reveals[0] if self.reveals else ()
     )
@@ -215,45 +215,45 @@ def begins_its_upload_again(monkeypatch):
     ("defect", "kind", "direction"),
     [
         (grows_its_survivors_at_a_restart, Kind.EXACT, directed(Round.UNMASKING, 1)),
-        (commits_without_waiting_for_the_disk, Kind.EXACT, directed(Round.SHARE_KEYS)),
+        (commits_without_sync, Kind.EXACT, directed(Round.SHARE_KEYS)),
         (
-            commits_without_waiting_for_the_disk,
+            commits_without_sync,
             Kind.EXACT,
             directed(Round.UNMASKING, server=False),
         ),
         (
-            gives_noise_back_as_if_no_client_were_lost,
+            removes_noise_as_if_no_client_dropped_out,
             Kind.LADDER,
             directed(Round.UNMASKING, 2),
         ),
         (begins_its_upload_again, Kind.EXACT, between_chunks()),
         (
-            accepts_uploads_without_waiting_for_the_disk,
+            accepts_uploads_without_sync,
             Kind.EXACT,
             replace(directed(Round.MASKED_INPUT_COLLECTION), after_message=True),
         ),
         (
-            releases_a_sum_without_waiting_for_the_disk,
+            releases_a_sum_without_sync,
             Kind.EXACT,
             directed(Round.ADVERTISE_KEYS),
         ),
     ],
 )
-def test_a_defect_at_a_restart_is_noticed(defect, kind, direction, monkeypatch):
+def test_a_defect_at_a_restart_is_detected(defect, kind, direction, monkeypatch):
     plan = Plan.directed(kind, direction)
     assert simulate_plan(plan).faults == ()
     defect(monkeypatch)
     assert simulate_plan(plan).faults
 
 
-def test_a_restart_that_does_not_come_is_a_fault(monkeypatch):
+def test_a_missing_restart_is_a_fault(monkeypatch):
     monkeypatch.setattr(Directed, "committed", lambda *_: None)
     direction = Direction(Round.SHARE_KEYS, 0, restarts_server=True)
     (fault,) = simulate_plan(Plan.directed(Kind.EXACT, direction)).faults
     assert "did not come" in fault
 
 
-def test_workers_end_with_the_process_that_started_them():
+def test_workers_end_with_their_parent_process():
     words = ["-m", "secagg_testing.world", "--seeds", "1000000", "--processes", "2"]
     with subprocess.Popen([sys.executable, *words]) as parent:
         workers = []
@@ -311,7 +311,7 @@ def submits_blindly_again(monkeypatch):
     monkeypatch.setattr(DurableState, "_commit", committed_in_any_case)
 
 
-def forgets_the_last_record_at_a_restart(monkeypatch):
+def loses_the_last_record_at_a_restart(monkeypatch):
     replay = DurableState.replay
 
     def replayed_in_part(self, events):
@@ -320,7 +320,7 @@ def forgets_the_last_record_at_a_restart(monkeypatch):
     monkeypatch.setattr(DurableState, "replay", replayed_in_part)
 
 
-def takes_a_repetition_for_equivocation(monkeypatch):
+def treats_a_repetition_as_equivocation(monkeypatch):
     step = server_machine.step
 
     def suspicious(state, event):
@@ -332,7 +332,7 @@ def takes_a_repetition_for_equivocation(monkeypatch):
     monkeypatch.setattr(server_machine, "step", suspicious)
 
 
-def gives_back_what_it_has_masked(monkeypatch):
+def refunds_a_masked_input(monkeypatch):
     generous = {
         key: refund.ChargeOutcome.GIVEN_BACK
         if charge is refund.ChargeOutcome.KEPT
@@ -347,7 +347,7 @@ def charges_nothing(monkeypatch):
     monkeypatch.setattr("secagg.client.session.charge_of", lambda _: None)
 
 
-def speaks_before_it_has_stored(monkeypatch):
+def sends_before_it_has_stored(monkeypatch):
     commit = ClientSession._commit
 
     async def committed_in_part(self, change):
@@ -368,7 +368,7 @@ def draws_its_seed_again_after_a_restart(monkeypatch):
     monkeypatch.setattr(StoredOffer, "resumed", with_another_seed)
 
 
-def does_not_look_at_the_rollback_mark(monkeypatch):
+def ignores_the_rollback_mark(monkeypatch):
     monkeypatch.setattr("secagg.storage.sqlite.file.refuse_restored", lambda *_: None)
 
 
@@ -382,11 +382,11 @@ def assumes_that_it_alone_writes(monkeypatch):
 # --- the same for promises that only some worlds are about
 
 
-def hears_no_pause(monkeypatch):
+def ignores_a_pause(monkeypatch):
     monkeypatch.setattr(TaskSchedule, "pause", lambda _: None)
 
 
-def forgets_what_an_operator_says(monkeypatch):
+def loses_operator_commands(monkeypatch):
     async def said_without_a_row(_, row, state, reason):
         said = replace(row.task, state=state, reason=reason)
         return TaskRow(said, row.version, row.tally)
@@ -402,15 +402,15 @@ def opens_sessions_while_it_drains(monkeypatch):
     monkeypatch.setattr(Aggregator, "drain", lambda _: None)
 
 
-def never_looks_who_was_revoked(monkeypatch):
+def never_reads_revocations(monkeypatch):
     monkeypatch.setattr(CertificateRevocations, "refresh", lambda _: False)
 
 
-def gives_up_for_what_passes(monkeypatch):
+def treats_transient_errors_as_final(monkeypatch):
     monkeypatch.setattr(ClientService, "_passes", lambda *_: False)
 
 
-def takes_back_no_noise(monkeypatch):
+def removes_no_noise(monkeypatch):
     monkeypatch.setattr(
         "secagg.server.engine.mask_removal.subtract_layers", lambda *_: None
     )
@@ -431,7 +431,7 @@ def omits_a_client_from_its_receipt(monkeypatch):
     )
 
 
-def takes_silence_for_consent(monkeypatch):
+def treats_a_lost_answer_as_committed(monkeypatch):
     commit = DurableState._commit
 
     async def committed_as_far_as_known(self, change):
@@ -450,7 +450,7 @@ def waits_for_no_book(monkeypatch):
     monkeypatch.setattr(Aggregator, "_wait_for_store", looked_once)
 
 
-def knows_only_what_came_to_itself(monkeypatch):
+def uses_only_its_own_messages(monkeypatch):
     append, arrived = UploadSpool.append, UploadSpool._arrived
     own = defaultdict(int)
 
@@ -481,7 +481,7 @@ def counts_silence_as_time(monkeypatch):
     )
 
 
-def goes_by_its_own_timers_alone(monkeypatch):
+def uses_only_its_own_timers(monkeypatch):
     commit = DurableState._commit
 
     async def committed_at_once(self, change):
@@ -528,34 +528,34 @@ def has_a_deadly_sum(plan):
 
 
 FITTING = {
-    hears_no_pause: is_of(Kind.FILED),
-    forgets_what_an_operator_says: is_of(Kind.FILED),
+    ignores_a_pause: is_of(Kind.FILED),
+    loses_operator_commands: is_of(Kind.FILED),
     shows_every_task_as_running: is_of(Kind.FILED),
     opens_sessions_while_it_drains: is_drained_for_long,
-    never_looks_who_was_revoked: is_revoked,
-    gives_up_for_what_passes: lambda plan: plan.is_service and plan.is_operated,
-    takes_back_no_noise: is_of(Kind.LADDER),
+    never_reads_revocations: is_revoked,
+    treats_transient_errors_as_final: lambda plan: plan.is_service and plan.is_operated,
+    removes_no_noise: is_of(Kind.LADDER),
     has_another_root_in_its_receipt: is_of(Kind.DRAWN),
     omits_a_client_from_its_receipt: is_of(Kind.SIGNED),
-    takes_silence_for_consent: loses_its_book,
+    treats_a_lost_answer_as_committed: loses_its_book,
     waits_for_no_book: loses_its_book,
-    knows_only_what_came_to_itself: uploads_to_several,
+    uses_only_its_own_messages: uploads_to_several,
     counts_no_beginning_of_a_sum: has_a_deadly_sum,
     counts_silence_as_time: falls_silent,
-    goes_by_its_own_timers_alone: falls_silent,
+    uses_only_its_own_timers: falls_silent,
 }
 
 
 # From where on the seeds are tried, so that the first or second one shows it.
 FIRST = {
     submits_blindly_again: 8,
-    forgets_the_last_record_at_a_restart: 18,
+    loses_the_last_record_at_a_restart: 18,
     draws_its_seed_again_after_a_restart: 8,
     opens_sessions_while_it_drains: 100,
-    never_looks_who_was_revoked: 569,
+    never_reads_revocations: 569,
     waits_for_no_book: 62,
     counts_silence_as_time: 128,
-    goes_by_its_own_timers_alone: 128,
+    uses_only_its_own_timers: 128,
 }
 
 
@@ -565,18 +565,18 @@ FIRST = {
         answers_before_it_has_stored,
         opens_a_round_before_it_is_stored,
         submits_blindly_again,
-        forgets_the_last_record_at_a_restart,
-        takes_a_repetition_for_equivocation,
-        gives_back_what_it_has_masked,
+        loses_the_last_record_at_a_restart,
+        treats_a_repetition_as_equivocation,
+        refunds_a_masked_input,
         charges_nothing,
-        speaks_before_it_has_stored,
+        sends_before_it_has_stored,
         draws_its_seed_again_after_a_restart,
-        does_not_look_at_the_rollback_mark,
+        ignores_the_rollback_mark,
         assumes_that_it_alone_writes,
         *FITTING,
     ],
 )
-def test_a_defect_is_noticed(defect, monkeypatch):
+def test_a_defect_is_detected(defect, monkeypatch):
     defect(monkeypatch)
     is_fitting = FITTING.get(defect, lambda _: True)
     seeds = (s for s in itertools.count(FIRST.get(defect, 4)) if is_fitting(Plan.of(s)))

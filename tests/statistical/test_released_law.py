@@ -151,7 +151,9 @@ def claimed(event, name="skellam-gdp", adversary=Adversary.SERVER):
 
 @pytest.mark.parametrize(("roster", "losses"), [(4, 0), (5, 0), (5, 1)])
 @pytest.mark.parametrize("rate", [Fraction(1), RATE])
-def test_the_released_sum_loses_what_is_claimed(mechanism, coins, roster, losses, rate):
+def test_the_released_sum_has_the_claimed_privacy_loss(
+    mechanism, coins, roster, losses, rate
+):
     others = range(roster - losses - 1)
     noise, shift = noise_of(mechanism, roster, losses, others, rate), SHIFT
     if rate < 1:
@@ -166,7 +168,7 @@ def test_the_released_sum_loses_what_is_claimed(mechanism, coins, roster, losses
         assert claim < 0.3 * claimed(RELEASE)
 
 
-def test_a_client_not_selected_sends_what_a_client_without_a_vector_sends(mechanism):
+def test_an_unselected_client_sends_the_same_as_a_client_with_a_zero_vector(mechanism):
     """So that one upload stands for u in every session whose coin it has lost."""
     noise, vector = mechanism.session(5), np.full(SESSIONS, float(SHIFT))
     lost = next(
@@ -179,7 +181,7 @@ def test_a_client_not_selected_sends_what_a_client_without_a_vector_sends(mechan
     assert np.array_equal(upload, silent)
 
 
-def test_three_percent_less_noise_would_be_noticed(mechanism):
+def test_three_percent_less_noise_in_a_sum_is_detected(mechanism):
     noise = noise_of(mechanism, 5, 1, range(3))
     more = SkellamEvent(
         dim=1,
@@ -193,7 +195,9 @@ def test_three_percent_less_noise_would_be_noticed(mechanism):
         assert_no_more_than(claimed(more), measured)
 
 
-def test_sampled_participation_fails_the_same_test(mechanism, coins):
+def test_sampled_participation_does_not_satisfy_the_claim_of_secret_selection(
+    mechanism, coins
+):
     """The number of inputs tells u's coin, so u hides behind its coin no more.
 
     All others take part; u does by its coin, and brings its vector and its noise.
@@ -215,7 +219,7 @@ def test_sampled_participation_fails_the_same_test(mechanism, coins):
     assert_no_more_than(claimed(sampled, adversary=Adversary.MODEL_READER), measured)
 
 
-def test_layers_stay_for_every_client_that_is_lost():
+def test_noise_layers_remain_for_every_client_that_dropped_out():
     """Of ten three are lost; six are left beside u, and know what they take back."""
     rule = {"min_survivors": 6, "loss_fraction": Fraction(2, 5)}
     mechanism = made(VARIANCE, SHIFT, clients=10, **rule)
@@ -238,7 +242,7 @@ def test_layers_stay_for_every_client_that_is_lost():
             assert_no_more_than(claimed(RELEASE), measured)
 
 
-def test_members_that_a_server_invents_are_not_counted():
+def test_clients_invented_by_the_server_are_not_counted():
     """Of ten that a server names two are its own, and two it declares lost."""
     rule = {"clients": 10, "ladder": 0}
     careful = made(VARIANCE, SHIFT, colluder_fraction=Fraction(1, 5), **rule)
@@ -254,7 +258,9 @@ def test_members_that_a_server_invents_are_not_counted():
             assert_no_more_than(claimed(RELEASE), measured)
 
 
-def test_sampled_participation_hides_nothing_from_an_observer_of_the_roster(coins):
+def test_sampled_participation_gives_no_privacy_against_an_observer_of_the_roster(
+    coins,
+):
     """Even where one party adds all noise, and the number of inputs is kept back."""
     event = DiscreteGaussianEvent(1, VARIANCE, float(SHIFT))
     noise = np.zeros(COINS, np.int64)
@@ -271,7 +277,7 @@ def test_sampled_participation_hides_nothing_from_an_observer_of_the_roster(coin
     assert_no_more_than(reader, found(noise + SHIFT * coins > hidden, noise > hidden))
 
 
-def test_rounding_loses_what_is_claimed_and_more_than_the_vector_itself():
+def test_rounding_has_the_claimed_loss_and_more_than_the_vector_itself():
     """Half a step is a whole one every other time, which tells more than a half."""
     variance = Fraction(4)
     coarse = made(variance, Fraction(1, 2))

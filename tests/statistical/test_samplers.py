@@ -76,7 +76,7 @@ def test_cell_counts_follow_the_exact_probabilities(build, pmf, parameter):
 
 @pytest.mark.parametrize(("build", "pmf", "parameter"), LAWS, ids=name_of)
 @pytest.mark.parametrize("upper", [False, True], ids=["lower", "upper"])
-def test_both_tails_are_as_heavy_as_they_should_be(build, pmf, parameter, upper):
+def test_both_tails_have_the_exact_weight(build, pmf, parameter, upper):
     table = build(parameter)
     samples = draw(build, parameter, b"tails")
     # Inwards from the end of the table, to the last cut that leaves out a thousandth
@@ -157,7 +157,7 @@ def test_the_sum_of_shares_has_the_variance_of_the_aggregate():
     assert statistic < scipy.stats.chi2.isf(FALSE_ALARM, freedom)
 
 
-def test_a_wrong_variance_would_be_noticed():
+def test_a_wrong_variance_is_detected():
     # The sensitivity of the tests above: two percent more variance fails them.
     samples = skellam_table(Fraction(408, 100)).draw(SEED, b"noise", COUNT)
     statistic, freedom = pearson(

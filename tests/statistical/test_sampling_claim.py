@@ -63,7 +63,7 @@ def account(name):
     return made.compose(Repeated(PoissonSampled(EVENT, RATE), STEPS))
 
 
-def test_readers_of_sums_and_counts_see_through_sampling():
+def test_readers_of_sums_and_counts_detect_the_sample():
     published, ours = account("hypothetical-mixture-pld"), account("mixture-pld")
     claimed = published.delta(EPSILON)
     assert claimed <= DELTA

@@ -106,7 +106,9 @@ def _task(request):
     ],
     ids=["none", "one", "liars", "all", "eight", "six"],
 )
-def test_a_sum_holds_the_noise_of_its_certificate(task, absent, lost, silent, forgers):
+def test_a_sum_contains_the_noise_of_its_certificate(
+    task, absent, lost, silent, forgers
+):
     session = SessionOfZeros(task, forgers)
     result = run_session(
         session,

@@ -159,7 +159,7 @@ def test_an_interval_of_one_number_covers_94_to_96_percent():
     assert 0.94 <= covered(errors, stated) <= 0.96
 
 
-def test_an_interval_of_one_number_ends_on_its_grid():
+def test_an_interval_of_one_number_is_a_multiple_of_the_grid_step():
     """The normal law covers less than it says there, as of counts above."""
     made = secagg.plan(
         clients=2, dimension=1, l2_clip=1.0, epsilon=8.0, delta=1e-6, bits=4
@@ -195,7 +195,7 @@ def test_no_interval_of_few_entries_goes_by_a_law_that_they_do_not_have(
     assert is_as_stated == (not flaws)
 
 
-def test_without_a_rotation_one_entry_may_lose_more_by_rounding_than_others():
+def test_without_a_rotation_rounding_errors_can_fall_on_one_entry():
     """Halfway between two steps, where all others are 0: a quarter of a vector each."""
     made = secagg.plan(
         **LONG | {"clients": 60},
@@ -210,9 +210,7 @@ def test_without_a_rotation_one_entry_may_lose_more_by_rounding_than_others():
 
 
 @pytest.mark.parametrize(("clients", "flaws"), [(20, 0), (1000, 1)])
-def test_rounding_that_shortens_vectors_has_no_interval_unless_noise_hides_it(
-    clients, flaws
-):
+def test_biased_rounding_has_no_interval_unless_noise_dominates_it(clients, flaws):
     """Rounded until a norm bound holds, equal vectors may all lose in one entry."""
     made = secagg.plan(
         **LONG | {"clients": clients, "dimension": 64},

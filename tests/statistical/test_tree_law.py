@@ -121,7 +121,7 @@ def assert_no_more_than(claim, measured):
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_running_sums_lose_what_is_claimed(noise, pattern):
+def test_running_sums_have_the_claimed_loss(noise, pattern):
     measured = found(noise, shown(pattern))
     assert_no_more_than(claimed(release(pattern)), measured)
     # Nor much less: a claim that nothing could break would pass as well.
@@ -129,7 +129,7 @@ def test_running_sums_lose_what_is_claimed(noise, pattern):
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_three_percent_less_noise_would_be_noticed(noise, pattern):
+def test_three_percent_less_noise_in_a_tree_is_detected(noise, pattern):
     made = release(pattern)
     more = replace(made.event, aggregate_noise_variance=VARIANCE / Fraction(97, 100))
     with pytest.raises(AssertionError):
@@ -138,7 +138,7 @@ def test_three_percent_less_noise_would_be_noticed(noise, pattern):
         )
 
 
-def test_a_step_costs_more_than_one_release_of_its_own(noise):
+def test_a_step_costs_more_than_a_single_release(noise):
     for pattern, (taken, _, _) in PATTERNS.items():
         each = make_accountant("skellam-gdp", adversary=Adversary.SERVER)
         each.compose(Repeated(release(pattern).event, len(taken)))
@@ -154,7 +154,7 @@ def test_steps_in_a_row_cost_more_than_steps_apart(noise):
     assert_no_more_than(claimed(in_a_row), measured)
 
 
-def test_steps_may_be_chosen_by_what_has_been_released(noise):
+def test_steps_can_be_chosen_adaptively(noise):
     """The second of two steps follows the first at once, or not, by the first sum."""
     at_once, later = (
         np.cumsum([7 * (step in taken) for step in range(STEPS)])
@@ -189,7 +189,7 @@ def test_steps_may_be_chosen_by_what_has_been_released(noise):
         assert_no_more_than(claimed(replace(made, separation=4)), measured)
 
 
-def test_a_member_whose_seed_is_known_is_not_counted():
+def test_a_member_with_a_known_seed_is_not_counted():
     left = drawn(MEMBERS - 1)
     for pattern in PATTERNS:
         made, measured = release(pattern), found(left, shown(pattern), SHARE)

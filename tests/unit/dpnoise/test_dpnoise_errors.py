@@ -17,7 +17,7 @@ from dpnoise.errors import (
 )
 
 
-def test_every_exported_class_is_an_error_of_the_one_tree():
+def test_every_exported_error_derives_from_dpnoise_error():
     exported_names = [name for name in vars(errors) if name[0].isupper()]
     assert len(exported_names) > 5
     for name in exported_names:
@@ -40,7 +40,7 @@ def test_every_exported_class_is_an_error_of_the_one_tree():
         (CertificateError, DPNoiseError),
     ],
 )
-def test_errors_are_also_what_python_programs_expect(error, builtin):
+def test_errors_also_derive_from_the_builtin_types(error, builtin):
     assert issubclass(error, builtin)
 
 

@@ -43,7 +43,7 @@ def test_flattening_multiplies_counts_and_keeps_order_and_rates():
     assert parts[-1] == (SKELLAM, 1.0, 2, False)
 
 
-def test_a_selection_is_flattened_to_a_secret_rate_above_its_own():
+def test_a_selection_flattens_to_a_rate_slightly_above_its_own():
     """A coin of 256 bits may land on the vector a little more often than stated."""
     tenth = SecretlySelected(SKELLAM, Fraction(1, 10))
     [(release, rate, count, is_secret)] = flatten(Repeated(tenth, 5))
@@ -93,13 +93,11 @@ def test_a_selection_is_flattened_to_a_secret_rate_above_its_own():
         ("events", lambda: Composed(())),
     ],
 )
-def test_an_impossible_release_is_refused_by_the_name_of_its_parameter(
-    parameter, build
-):
+def test_an_invalid_release_is_rejected_by_the_name_of_its_parameter(parameter, build):
     with pytest.raises(ParameterError) as caught:
         build()
     assert caught.value.parameter == parameter
 
 
-def test_only_model_readers_do_not_see_who_takes_part():
+def test_only_model_readers_do_not_see_participation():
     assert [who.sees_participation for who in Adversary] == [True, True, False]

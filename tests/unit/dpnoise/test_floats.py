@@ -19,7 +19,7 @@ from dpnoise.floats import (
 
 
 @pytest.mark.parametrize("number", [Fraction(1, 3), Fraction(2, 3), Fraction(1, 10)])
-def test_the_two_floats_beside_a_rational(number):
+def test_the_neighbouring_floats_enclose_a_rational(number):
     assert Fraction(float_below(number)) <= number <= Fraction(float_above(number))
     assert math.nextafter(float_below(number), 2.0) == float_above(number)
 
@@ -41,11 +41,11 @@ def test_the_two_floats_beside_a_rational(number):
         (math.inf, 4, "inf"),
     ],
 )
-def test_what_is_printed_of_a_bound_is_never_below_it(number, digits, text):
+def test_a_printed_bound_is_rounded_up(number, digits, text):
     assert text_above(number, digits) == text
 
 
-def test_a_statement_prints_no_figure_that_is_too_small():
+def test_a_statement_rounds_its_figures_up():
     stated = PrivacyStatement(
         epsilon=1.00049,
         delta=1.004e-5,
@@ -60,7 +60,7 @@ def test_a_statement_prints_no_figure_that_is_too_small():
 
 
 @pytest.mark.parametrize("number", [0, 4, 2, Fraction(1, 3), 10**300, Fraction(1, 7)])
-def test_a_root_is_rounded_up_and_next_to_the_truth(number):
+def test_a_square_root_is_rounded_up_to_the_next_float(number):
     root = sqrt_above(Fraction(number))
     assert Fraction(root) ** 2 >= number
     assert root == 0 or Fraction(math.nextafter(root, 0.0)) ** 2 < number
@@ -78,7 +78,7 @@ def test_a_root_is_rounded_up_and_next_to_the_truth(number):
         ([12345678, 0.5], 0.0, ("12345678", "0.5")),
     ],
 )
-def test_numbers_stand_with_their_error_rounded_up(values, error, texts):
+def test_a_value_is_printed_with_its_error_rounded_up(values, error, texts):
     assert plus_minus(values, error) == texts
 
 
@@ -93,5 +93,5 @@ def test_numbers_stand_with_their_error_rounded_up(values, error, texts):
         (1.5, math.inf, "1.5 to inf"),
     ],
 )
-def test_an_interval_is_written_outwards(lowest, highest, text):
+def test_an_interval_is_rounded_outwards(lowest, highest, text):
     assert text_between(lowest, highest) == text

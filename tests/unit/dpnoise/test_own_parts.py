@@ -65,7 +65,7 @@ ASKED = {
         {"mechanism": "own-skellam", "accountant": "own-gdp"},
     ],
 )
-def test_own_parts_say_so_and_are_accepted_by_those_who_ask_for_them(named, tmp_path):
+def test_registered_parts_are_labelled_and_accepted_on_request(named, tmp_path):
     plan = secagg.plan(**ASKED, **named)
     stated = plan.statement_server
     assert stated.status is Status.NUMERICAL
@@ -88,7 +88,7 @@ def test_own_parts_say_so_and_are_accepted_by_those_who_ask_for_them(named, tmp_
     assert not list(tmp_path.rglob("privacy-reports.json"))
 
 
-def test_an_offer_selects_nothing_that_the_clients_program_did_not_register():
+def test_an_offer_with_parts_the_client_has_not_registered_is_rejected():
     """The block comes from a program that has registered both parts."""
     named = {"mechanism": "own-skellam", "accountant": "own-gdp"}
     made = secagg.plan(**ASKED, **named)
@@ -120,7 +120,7 @@ with secagg.StepClient(
     assert "own-skellam" in refusal
 
 
-def test_no_built_in_part_is_hidden_and_no_name_means_two_things():
+def test_registered_parts_cannot_replace_existing_names():
     assert dpnoise.mechanism_names()[-1] == "own-skellam"
     assert dpnoise.accountant_names()[-1] == "own-gdp"
     assert dpnoise.register_mechanism(Mine) is Mine
@@ -144,7 +144,7 @@ def test_no_built_in_part_is_hidden_and_no_name_means_two_things():
 @pytest.mark.parametrize(
     "named", [{"mechanism": "own-skellan"}, {"accountant": "own-gdb"}]
 )
-def test_a_refusal_does_not_tell_what_is_registered(named):
+def test_an_error_does_not_list_registered_parts(named):
     """It may go to the peer whose offer is refused."""
     with pytest.raises(secagg.LocalProtocolError) as caught:
         secagg.plan(**ASKED, **named)
@@ -153,7 +153,7 @@ def test_a_refusal_does_not_tell_what_is_registered(named):
     assert "own-gdp" not in texts
 
 
-def test_experiments_run_with_an_own_mechanism():
+def test_experiments_run_with_a_registered_mechanism():
     told = []
     table = bench.compare(
         mechanisms=["own-skellam"],

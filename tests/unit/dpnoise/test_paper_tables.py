@@ -74,7 +74,7 @@ def test_every_script_writes_its_table_and_its_picture(name, tmp_path, capsys):
     assert name in capsys.readouterr().out
 
 
-def test_without_the_plot_library_the_error_says_how_to_get_it(
+def test_without_matplotlib_the_error_states_how_to_install_it(
     tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
@@ -90,7 +90,7 @@ def test_without_the_plot_library_the_error_says_how_to_get_it(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_table_alone_needs_no_plot_library(tmp_path, monkeypatch):
+def test_a_table_alone_does_not_need_matplotlib(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     script = load("aga21_figure2")
     arguments = ["--tiny", "--table-only", "--out", str(tmp_path)]
@@ -165,7 +165,7 @@ def test_every_script_has_settings():
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_a_caller_sets_numbers_of_its_own(name, tmp_path):
+def test_a_caller_can_override_settings(name, tmp_path):
     own, column = OWN[name]
     script = load(name)
     arguments = ["--tiny", "--table-only", "--out", str(tmp_path)]
@@ -187,7 +187,7 @@ def test_a_caller_sets_numbers_of_its_own(name, tmp_path):
         assert found == set(expected)
 
 
-def test_noise_that_no_mechanism_of_ours_would_run_is_a_row_all_the_same():
+def test_noise_that_no_mechanism_accepts_still_has_a_row():
     """The published formula may ask for less than the weakest order needs."""
     script, reproduction = load("bao22_figure1"), load("reproduction")
     own = {"epsilons": (6.0,), "measured_at": (6.0,), "bits": (12,), "scales": (4.0,)}
@@ -201,7 +201,7 @@ def test_noise_that_no_mechanism_of_ours_would_run_is_a_row_all_the_same():
 
 
 @pytest.mark.parametrize("kind", ["published", "best"])
-def test_what_many_senders_send_is_the_gradient_on_average(kind):
+def test_the_average_of_many_randomised_gradients_is_the_gradient(kind):
     """False alarm of both kinds together: 3e-6."""
     script = load("bho18_figure3")
     dim, many = 30, 20_000
@@ -219,7 +219,7 @@ def test_what_many_senders_send_is_the_gradient_on_average(kind):
     assert len(np.unique(np.round(lengths, 9))) <= senders._magnitude.levels + 1
 
 
-def test_help_lists_the_settings_and_mistakes_cost_no_time(tmp_path, capsys):
+def test_help_lists_the_settings_and_invalid_ones_fail_at_once(tmp_path, capsys):
     script, run = load("bho18_table1"), load("reproduction").run
 
     def refuse(_):
@@ -247,7 +247,7 @@ def test_help_lists_the_settings_and_mistakes_cost_no_time(tmp_path, capsys):
     assert "one number" in capsys.readouterr().err
 
 
-def test_the_probabilities_of_the_published_table_come_out():
+def test_the_probabilities_of_the_published_table_are_reproduced():
     script = load("bho18_table1")
     for (data, epsilon), printed in script.PUBLISHED.items():
         dim = {name: size for name, size, _ in script.TABLE}[data]
@@ -298,7 +298,7 @@ def test_the_central_gaussian_needs_13_92():
     assert found == pytest.approx(13.92, rel=1e-3)
 
 
-def test_the_published_mixture_formula_gives_20_5_and_its_theorem_does_not_hold():
+def test_the_published_formula_gives_20_5_outside_its_theorem():
     noise, setting, budget = setting_of_figure_1()
     found = noise.smm_formula_only(setting.squared_steps, budget)
     assert found / 16.0 == pytest.approx(20.5, rel=TWO_PERCENT)
@@ -308,7 +308,7 @@ def test_the_published_mixture_formula_gives_20_5_and_its_theorem_does_not_hold(
     assert stated > 1.4
 
 
-def test_with_its_theorem_the_published_mixture_needs_about_twice_that_noise():
+def test_within_its_theorem_the_published_mixture_needs_about_twice_that_noise():
     noise, setting, budget = setting_of_figure_1()
     variance = setting.noise("smm-paper", budget, gaussian_variance=13.92)
     order = 16
@@ -392,7 +392,7 @@ def test_loss_distribution_of_the_default_over_a_thousand_steps(scale, expected)
     assert not suffices(0.7451 * (1 - TWO_PERCENT))
 
 
-def test_a_budget_near_the_largest_possible_loss_needs_no_more_noise():
+def test_a_budget_near_the_largest_possible_loss_needs_the_same_noise():
     # In the direction from the sampled world no loss exceeds -T·log(1-q) = 4.008.
     noise = load("required_noise")
     setting = noise.Setting(dim=65_536, radius=1.0, scale_factor=8.0, clients=240)
@@ -410,7 +410,7 @@ def small_training():
     return script, script.Training(pictures, 6, 20, 1, 0.005)
 
 
-def test_a_clipped_sum_is_that_of_single_gradients():
+def test_a_clipped_sum_equals_that_of_single_gradients():
     """Gradients by differences of the loss, in 482 directions."""
     script, training = small_training()
     generator = np.random.default_rng(3)  # noqa: TID251 - cases, no noise
@@ -440,7 +440,7 @@ def test_a_clipped_sum_is_that_of_single_gradients():
     np.testing.assert_allclose(kept, np.minimum(norms, script.CLIP), atol=1e-5)
 
 
-def test_a_record_takes_part_once_in_an_epoch():
+def test_each_record_occurs_once_per_epoch():
     script, training = small_training()
     three = script.Training(training.pictures, 6, 300, 3, 0.005)
     generator = np.random.default_rng(0)  # noqa: TID251 - cases, no noise
@@ -451,7 +451,7 @@ def test_a_record_takes_part_once_in_an_epoch():
         assert len(np.unique(epoch)) == epoch.size == 1200
 
 
-def test_rounding_all_at_once_has_the_variance_of_rounding_each():
+def test_rounding_the_sum_has_the_variance_of_rounding_each_vector():
     """Fixed seeds; five deviations of a mean of 45 000 squares."""
     script, sums = load("bao22_figure2"), load("training_sums")
     task = sums.Task(40, 3000, 1.0, 1, 1, 1e-5)
@@ -485,7 +485,7 @@ def test_rounding_all_at_once_has_the_variance_of_rounding_each():
 
 
 @pytest.mark.parametrize("name", ["central Gaussian", "ours", "Skellam [Aga21]"])
-def test_noise_of_a_training_is_that_of_its_participations_alone(name):
+def test_the_noise_of_a_training_depends_only_on_its_participations(name):
     sums = load("training_sums")
     few = sums.noise(name, sums.Task(40, 100, 1.0, 50, 4, 1e-5), 2.0)
     same = sums.noise(name, sums.Task(40, 100, 1.0, 4, 4, 1e-5), 2.0)
@@ -503,7 +503,7 @@ def test_two_aggregators_leave_twice_the_noise_in_the_sum():
     assert both.epsilon == pytest.approx(2.0, rel=1e-3)
 
 
-def test_a_division_gives_no_picture_twice_and_clients_are_unlike():
+def test_the_division_deals_each_picture_once_and_unequal_labels():
     script = load("aga21_figure5")
     labels = np.arange(1200) % 10
     shares = script.divide(labels, 60, 20, 0.3, 0)
@@ -512,7 +512,7 @@ def test_a_division_gives_no_picture_twice_and_clients_are_unlike():
     assert np.mean(most) > 8.0  # of 20; about 4 if clients were alike
 
 
-def test_without_mnist_the_error_says_how_to_get_it(tmp_path, monkeypatch, capsys):
+def test_without_mnist_the_error_states_how_to_get_it(tmp_path, monkeypatch, capsys):
     script, mnist = load("bao22_figure2"), load("mnist")
     monkeypatch.setattr(
         script, "read_mnist", lambda: mnist.read_mnist(tmp_path / "none.whl")
@@ -523,7 +523,7 @@ def test_without_mnist_the_error_says_how_to_get_it(tmp_path, monkeypatch, capsy
     assert "run make papers" in capsys.readouterr().err
 
 
-def test_other_pictures_and_other_pickles_are_refused(tmp_path):
+def test_unknown_data_and_unsafe_pickles_are_rejected(tmp_path):
     mnist, missing = load("mnist"), load("reproduction").MissingDataError
     wheel = tmp_path / "other.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
@@ -541,7 +541,7 @@ def test_other_pictures_and_other_pickles_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("noise", [10.0, 1e3, 1e5, 1e7])
-def test_the_wrapped_error_is_the_integral_it_claims_to_be(noise):
+def test_the_wrapped_error_equals_its_integral(noise):
     experiment = load("sum_experiment")
     modulus, signal = 1024, 300.0
     spread = math.sqrt(signal + noise)
@@ -575,7 +575,7 @@ def test_a_measured_sum_has_the_forecast_error():
         assert measured == pytest.approx(forecast, rel=5 * math.sqrt(2 / 4096))
 
 
-def test_the_published_clip_keeps_little_of_a_flat_vector():
+def test_the_published_clip_keeps_only_a_little_of_a_flat_vector():
     experiment = load("sum_experiment")
     cohort = experiment.Cohort.on_sphere(
         clients=1, dim=65_536, radius=1.0, label="test"
@@ -588,7 +588,7 @@ def test_the_published_clip_keeps_little_of_a_flat_vector():
 
 
 @pytest.mark.parametrize("variance", [1.0, 16.0, 400.0])
-def test_the_scalar_pmf_is_that_of_the_bessel_functions(variance):
+def test_the_scalar_pmf_matches_the_bessel_functions(variance):
     log_pmf = load("scalar_release").skellam_log_pmf(variance)
     reach = (log_pmf.size - 1) // 2
     k = np.arange(-20, 21)
@@ -597,7 +597,7 @@ def test_the_scalar_pmf_is_that_of_the_bessel_functions(variance):
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
-def test_exact_scalar_losses_agree_with_a_plain_sum_and_bound_nothing_below_them():
+def test_exact_scalar_losses_agree_with_a_direct_sum():
     scalar = load("scalar_release")
     variance, delta = 9.0, 1e-6
     pair = scalar.loss_pair(scalar.skellam_log_pmf(variance), 2)
@@ -614,7 +614,7 @@ def test_exact_scalar_losses_agree_with_a_plain_sum_and_bound_nothing_below_them
     assert epsilon < twice < 2 * epsilon
 
 
-def test_composition_of_the_direct_bound_is_never_below_the_exact_composition():
+def test_the_composed_direct_bound_is_never_below_the_exact_composition():
     scalar = load("scalar_release")
     pair = scalar.loss_pair(scalar.skellam_log_pmf(100.0), 1)
     for count in (1, 16, 256):
@@ -626,7 +626,7 @@ def test_composition_of_the_direct_bound_is_never_below_the_exact_composition():
 # The page that shows it.
 
 
-def test_the_page_shows_every_figure_and_every_picture_is_small():
+def test_the_page_includes_every_figure_and_every_picture_is_small():
     page = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
     shown = re.findall(r"!\[[^\]]+\]\((pictures/[^)]+)\)", page)
     assert {Path(path).stem for path in shown} == set(SCRIPTS)
@@ -636,7 +636,7 @@ def test_the_page_shows_every_figure_and_every_picture_is_small():
         assert (ROOT / "docs" / "pictures" / f"{name}.json").exists()
 
 
-def test_the_numbers_on_the_page_are_those_of_the_table():
+def test_the_numbers_on_the_page_match_the_table():
     page = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
     table = json.loads(
         (ROOT / "docs" / "pictures" / "bao22_figure1.json").read_text("utf-8")
@@ -660,7 +660,7 @@ def test_the_numbers_on_the_page_are_those_of_the_table():
 
 
 @pytest.mark.parametrize("name", ["aga21_figure5", "bao22_figure2"])
-def test_accuracies_on_the_page_are_those_of_the_tables(name):
+def test_accuracies_on_the_page_match_the_tables(name):
     page = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
     section = page[page.index(f"(pictures/{name}.png)") :].partition("\n### ")[0]
     table = json.loads((ROOT / "docs" / "pictures" / f"{name}.json").read_text("utf-8"))

@@ -8,13 +8,13 @@ import numpy as np
 import dpnoise
 
 
-def test_every_promised_name_is_there():
+def test_every_exported_name_exists():
     for name in dpnoise.__all__:
         assert getattr(dpnoise, name) is not None
     assert sorted(dpnoise.__all__) == dpnoise.__all__
 
 
-def test_importing_loads_nothing_that_is_not_needed_to_run():
+def test_importing_loads_no_optional_dependency():
     script = (
         "import sys, dpnoise\n"
         "heavy = {'scipy', 'matplotlib', 'mpmath', 'dp_accounting', 'sklearn'}\n"

@@ -21,7 +21,7 @@ SHAPES = [(1, 2), (3, 2), (8, 2), (9, 3), (10, 3), (17, 4), (30, 5)]
 
 
 @pytest.mark.parametrize(("steps", "branching"), SHAPES)
-def test_the_nodes_of_a_prefix_are_its_steps_each_once(steps, branching):
+def test_the_nodes_of_a_prefix_cover_each_of_its_steps_once(steps, branching):
     tree, used = StepTree(steps, branching), set()
     for step in range(steps + 1):
         nodes = list(tree.nodes_of_prefix(step))
@@ -39,7 +39,7 @@ def test_the_nodes_of_a_prefix_are_its_steps_each_once(steps, branching):
     assert tree.node_count == len(used)
 
 
-def test_a_prefix_has_as_many_nodes_as_its_digits_add_up_to():
+def test_the_number_of_nodes_of_a_prefix_is_its_digit_sum():
     tree = StepTree(1024, 4)
     assert tree.widths == (1, 4, 16, 64, 256)
     assert len(list(tree.nodes_of_prefix(1023))) == 15
@@ -69,7 +69,7 @@ def heaviest(steps, branching, participations, separation):
 @pytest.mark.parametrize(("steps", "branching"), [(8, 2), (9, 3), (10, 3), (12, 4)])
 @pytest.mark.parametrize("participations", [1, 2, 3, 12])
 @pytest.mark.parametrize("separation", [1, 2, 3, 5])
-def test_no_pattern_is_heavier_than_the_bound(
+def test_no_participation_pattern_exceeds_the_weight_bound(
     steps, branching, participations, separation
 ):
     exact = heaviest(steps, branching, participations, separation)
@@ -79,7 +79,7 @@ def test_no_pattern_is_heavier_than_the_bound(
     assert exact <= bound <= 1.5 * exact
 
 
-def test_the_bound_is_met_where_levels_agree():
+def test_the_weight_bound_is_attained_where_levels_agree():
     for participations, separation in [(1, 1), (4, 2), (8, 1), (2, 4)]:
         bound = StepTree(8, 2).heaviest_weight(
             participations=participations, separation=separation
@@ -87,7 +87,7 @@ def test_the_bound_is_met_where_levels_agree():
         assert bound == heaviest(8, 2, participations, separation)
 
 
-def test_running_sums_carry_the_noise_of_their_nodes_and_no_other():
+def test_running_sums_contain_exactly_the_noise_of_their_nodes():
     steps, share = 11, Fraction(7, 2)
     seeds = (bytes(32), bytes([1]) * 32)
     vectors = np.arange(steps * 3, dtype=np.int64).reshape(steps, 3)
@@ -109,7 +109,7 @@ def test_running_sums_carry_the_noise_of_their_nodes_and_no_other():
         np.testing.assert_array_equal(found[step - 1], expected)
 
 
-def test_a_member_never_shows_its_seed():
+def test_the_repr_of_a_member_contains_no_seed():
     member = TreeMember(
         b"s" * 32, tree=StepTree(4, 2), dim=2, share_variance=Fraction(1)
     )
@@ -129,7 +129,7 @@ def exact_delta(shifts, variance, epsilon):
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 1.0])
-def test_the_account_covers_what_the_nodes_show(epsilon):
+def test_the_account_covers_the_release_of_the_nodes(epsilon):
     # Three steps in pairs: nodes of the first and the third, and one of the first two.
     # All three steps shift two short nodes by one and the long one by two.
     one = SkellamEvent(1, Fraction(30), 1.0, linf_sensitivity=1)
@@ -144,7 +144,7 @@ def test_the_account_covers_what_the_nodes_show(epsilon):
     assert account_for_tree(fewer, adversary=Adversary.SERVER).delta(epsilon) < exact
 
 
-def test_one_step_is_one_release():
+def test_one_step_equals_one_release():
     one = SkellamEvent(5, Fraction(30), 2.0, sampler_distance=2.0**-100)
     release = TreeRelease(one, StepTree(1, 2), participations=1, separation=1)
     plain = make_accountant("skellam-gdp", adversary=Adversary.SERVER).compose(one)
@@ -176,6 +176,6 @@ def test_one_step_is_one_release():
         ),
     ],
 )
-def test_a_tree_that_cannot_be_is_refused(ask):
+def test_an_invalid_tree_is_rejected(ask):
     with pytest.raises(ParameterError):
         ask()

@@ -75,7 +75,7 @@ def summed(session, lengths):
     return total % modulus
 
 
-def test_the_budget_is_that_of_a_clip_that_stays_bit_for_bit(made, prepared):
+def test_an_adaptive_clip_has_the_budget_of_a_fixed_clip_bit_for_bit(made, prepared):
     fixed = secagg.PreparedTask.from_plan(made)
     assert prepared.report.server == fixed.report.server
     assert prepared.report.model_reader == fixed.report.model_reader
@@ -91,7 +91,7 @@ def test_the_budget_is_that_of_a_clip_that_stays_bit_for_bit(made, prepared):
     assert float(units.start / units.lowest) == pytest.approx(4.0, rel=2e-3)
 
 
-def test_vectors_and_sums_are_in_the_caller_s_units_whatever_the_clip(prepared):
+def test_vectors_and_sums_use_the_callers_units_for_every_clip(prepared):
     """Six deviations of all noise: a false alarm in 10^7 runs; seeds are fixed."""
     units = prepared.noised.units
     for unit in (units.lowest, units.highest):
@@ -111,7 +111,7 @@ def test_vectors_and_sums_are_in_the_caller_s_units_whatever_the_clip(prepared):
         assert given.shortened_by == pytest.approx(DIM**0.5, rel=1e-3)
 
 
-def test_no_unit_decides_which_finite_vectors_can_be_encoded(prepared):
+def test_every_finite_vector_can_be_encoded_in_every_unit(prepared):
     """Else a server could choose one at which the longest vectors stay away."""
     units = prepared.noised.units
     longest = np.full(DIM, np.finfo(np.float64).max)
@@ -132,7 +132,7 @@ def test_no_unit_decides_which_finite_vectors_can_be_encoded(prepared):
 @pytest.mark.parametrize(
     "vector", [np.array(["a"] * DIM), np.zeros(DIM, complex)], ids=["text", "complex"]
 )
-def test_a_vector_of_no_numbers_is_a_clear_error_in_any_unit(prepared, vector):
+def test_a_vector_of_non_numbers_raises_a_clear_error_in_every_unit(prepared, vector):
     session = offer(prepared, unit_terms(prepared.noised.units.start))
     secrets = NoiseSecrets(CLIENTS, bytes(32), SecretBytes(b"n" * 32))
     with pytest.raises(InputError):
@@ -158,7 +158,7 @@ def test_a_vector_of_no_numbers_is_a_clear_error_in_any_unit(prepared, vector):
         (unit_terms(Fraction(1 << 40)), "allows"),
     ],
 )
-def test_a_session_outside_the_bounds_of_its_task_is_refused(prepared, terms, word):
+def test_a_session_outside_the_bounds_of_its_task_is_rejected(prepared, terms, word):
     """R3.5-3."""
     with pytest.raises(RemoteProtocolError, match=word) as caught:
         advanced.NoisyTask.of_session(offer(prepared, terms))
@@ -185,13 +185,13 @@ def with_unit(prepared, **changes):
         ({"more": "1/1"}, "quantile"),
     ],
 )
-def test_bounds_that_bound_nothing_are_bad_config(prepared, changes, word):
+def test_ineffective_bounds_are_bad_config(prepared, changes, word):
     with pytest.raises(RemoteProtocolError, match=word) as caught:
         advanced.NoisyTask.from_parameters(with_unit(prepared, **changes))
     assert caught.value.code is ErrorCode.BAD_CONFIG
 
 
-def test_an_offer_cannot_move_a_clip_that_stays(made):
+def test_an_offer_cannot_change_a_fixed_clip(made):
     fixed = secagg.PreparedTask.from_plan(made)
     with pytest.raises(RemoteProtocolError, match="is fixed"):
         advanced.NoisyTask.of_session(offer(fixed, unit_terms(Fraction(1))))
@@ -199,12 +199,12 @@ def test_an_offer_cannot_move_a_clip_that_stays(made):
     assert following_terms(offer(fixed, b""), zeros(1, 2), inputs=1) == b""
 
 
-def test_nothing_is_encoded_before_the_unit_is_known(prepared):
+def test_decoding_requires_a_known_unit(prepared):
     with pytest.raises(RemoteProtocolError, match="offer"):
         prepared.noised.decode(zeros(1, 2), session_id=bytes(32))
 
 
-def test_two_units_are_two_sessions(prepared):
+def test_sessions_with_different_units_have_different_identifiers(prepared):
     """A client that was told another unit has other keys and masks."""
     units = prepared.noised.units
     one, other = (offer(prepared, unit_terms(u)) for u in (units.start, units.lowest))
@@ -212,7 +212,7 @@ def test_two_units_are_two_sessions(prepared):
     assert one.configuration_hash != other.configuration_hash
 
 
-def test_the_next_unit_follows_from_the_sum(prepared):
+def test_the_next_unit_is_computed_from_the_sum(prepared):
     session = offer(prepared)
     long = following_terms(session, summed(session, [3.0] * CLIENTS), inputs=CLIENTS)
     short = following_terms(session, summed(session, [0.1] * CLIENTS), inputs=CLIENTS)
@@ -223,7 +223,7 @@ def test_the_next_unit_follows_from_the_sum(prepared):
     assert offered_terms(prepared.parameters, long) == long
 
 
-def test_a_unit_that_the_task_no_longer_allows_begins_again(made, prepared):
+def test_a_unit_outside_the_bounds_of_the_task_is_reset(made, prepared):
     narrow = secagg.PreparedTask.from_plan(
         made, clip=schedule(lowest_clip=0.9, highest_clip=1.1)
     )
@@ -232,7 +232,7 @@ def test_a_unit_that_the_task_no_longer_allows_begins_again(made, prepared):
     assert offered_terms(narrow.parameters, far) == begun
 
 
-def test_a_unit_stays_within_its_bounds_however_often_it_moves(prepared, made):
+def test_a_unit_stays_within_its_bounds(prepared, made):
     units, parameters = prepared.noised.units, made.parameters
     for fitted, end in ((1.0, units.highest), (0.0, units.lowest)):
         unit = units.start
@@ -242,7 +242,7 @@ def test_a_unit_stays_within_its_bounds_however_often_it_moves(prepared, made):
     assert units.following(units.start, parameters, fitted=0.5) == units.start
 
 
-def test_the_clip_finds_the_quantile_of_heavy_tails():
+def test_the_adaptive_clip_converges_to_the_quantile_of_heavy_tails():
     """30 sessions; norms are those of a Cauchy law, shares are read within 0.05."""
     amplitude = advanced.clip_flag_amplitude(
         advanced.PlanRequest(**ASKED | {"clients": 1000, "steps": 30})
@@ -261,7 +261,7 @@ def test_the_clip_finds_the_quantile_of_heavy_tails():
     assert steps / float(unit) == pytest.approx(median, rel=0.1)
 
 
-def test_limits_of_noise_hold_for_every_unit(prepared):
+def test_noise_limits_hold_for_every_unit(prepared):
     task = prepared.noised
     lowest = task.local_noise_stddev
     # In caller's units the smallest clip has the least noise.
@@ -279,13 +279,13 @@ def test_limits_of_noise_hold_for_every_unit(prepared):
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
 
 
-def test_a_clip_moves_only_with_a_flag():
+def test_an_adaptive_clip_requires_a_flag():
     bare = secagg.plan(**ASKED)
     with pytest.raises(RemoteProtocolError, match="flag"):
         secagg.PreparedTask.from_plan(bare, clip=schedule())
 
 
-def test_the_flag_is_as_loud_as_it_must_be_and_no_louder():
+def test_the_flag_amplitude_is_the_smallest_that_suffices():
     few = ASKED | {"clients": 12, "epsilon": 1.0, "steps": 100}
     with pytest.raises(Exception, match="only in noise") as caught:
         advanced.clip_flag_amplitude(advanced.PlanRequest(**few))
@@ -295,14 +295,14 @@ def test_the_flag_is_as_loud_as_it_must_be_and_no_louder():
     assert 0.0 < advanced.clip_flag_amplitude(advanced.PlanRequest(**many)) < 0.01
 
 
-def test_what_a_task_knows_of_its_next_offer_survives_a_restart():
+def test_terms_of_the_next_offer_survive_a_restart():
     terms = unit_terms(Fraction(2048, 3))
     assert (
         TaskHistory.decode(TaskHistory(noise_terms=terms).encode()).noise_terms == terms
     )
 
 
-async def test_the_clip_moves_from_sum_to_sum_and_the_budget_does_not():
+async def test_the_clip_changes_from_sum_to_sum_and_the_budget_does_not():
     """Through server and clients."""
     few = ASKED | {"clients": 6, "epsilon": 60.0, "steps": 2}
     amplitude = advanced.clip_flag_amplitude(advanced.PlanRequest(**few))

@@ -22,7 +22,7 @@ COHORT = secagg.Cohort(min_clients=3, max_clients=3, min_survivors=3)
 EXACT = secagg.PreparedTask.exact(WAIVER, COHORT, dimension=2)
 
 
-def test_a_script_adds_up_vectors():
+def test_a_blocking_cohort_sums_vectors():
     with blocking.local(EXACT, clients=3, privacy_limits=WAIVER, steps=2) as people:
         for number in (1, 2):
             total = people.sum([[number, -1]] * 3)
@@ -30,12 +30,12 @@ def test_a_script_adds_up_vectors():
     assert "secagg-loop" not in {thread.name for thread in threading.enumerate()}
 
 
-async def test_it_works_beside_a_running_event_loop():
+async def test_the_blocking_api_works_beside_a_running_event_loop():
     with blocking.local(EXACT, clients=3, privacy_limits=WAIVER) as people:
         np.testing.assert_array_equal(people.sum([[1, 2]] * 3).values, [3, 6])
 
 
-def test_a_task_without_noise_needs_its_waiver_here_too():
+def test_a_blocking_task_without_noise_requires_its_waiver():
     with pytest.raises(secagg.LocalProtocolError, match="without noise"):
         blocking.local(EXACT).__enter__()
     privacy_limits = secagg.PrivacyLimits(max_epsilon=1.0, max_delta=1e-6)
@@ -46,7 +46,7 @@ def test_a_task_without_noise_needs_its_waiver_here_too():
         people.sum([[1, 2]] * 3)
 
 
-def test_server_and_clients_of_a_script(tmp_path):
+def test_a_blocking_server_and_its_clients_sum_vectors(tmp_path):
     authority = advanced.CertificateAuthority.create()
     authority.issued().write(tmp_path, "ca")
     authority.issue_server("server", ["127.0.0.1"]).write(tmp_path, "server")
@@ -92,7 +92,7 @@ def interruptible():
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_what_an_interrupt_ended_continues_with_the_next_call():
+def test_a_call_after_an_interrupt_continues_the_session():
     held = threading.Event()
 
     def interrupt(_):
@@ -134,7 +134,7 @@ def test_an_interrupt_in_any_round_leaves_all_directories_usable(phase, tmp_path
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
-def test_a_callback_that_ends_the_program_hangs_nothing(kind):
+def test_a_callback_that_raises_system_exit_does_not_hang(kind):
     def leave(_):
         raise kind
 
@@ -148,7 +148,7 @@ def test_a_callback_that_ends_the_program_hangs_nothing(kind):
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
-def test_a_loop_that_closes_ends_whatever_comes_out_of_it(kind):
+def test_a_closing_loop_ends_whatever_its_callbacks_raise(kind):
     loop = blocking._Loop()
     stop = loop._loop.stop
 
@@ -163,7 +163,7 @@ def test_a_loop_that_closes_ends_whatever_comes_out_of_it(kind):
     assert not closing.is_alive()
 
 
-def test_what_would_wait_for_ever_is_refused():
+def test_calls_that_would_deadlock_are_rejected():
     """A fork has no thread that would run a call, and a callback is on that thread."""
     refused = []
 
@@ -191,7 +191,7 @@ def test_what_would_wait_for_ever_is_refused():
     assert refused
 
 
-async def test_a_callback_that_raises_ends_no_session():
+async def test_a_failing_progress_callback_does_not_end_the_session():
     """Every phase is told, whatever becomes of the callback; the loop reports it."""
     reported, phases = [], {"client": set(), "server": set()}
     loop = asyncio.get_running_loop()
@@ -225,12 +225,12 @@ async def test_a_callback_that_raises_ends_no_session():
     assert {type(each["exception"]) for each in reported} == {ZeroDivisionError}
 
 
-def test_what_is_not_open_says_so():
+def test_a_cohort_that_is_not_open_is_reported():
     with pytest.raises(secagg.LocalProtocolError, match="not open"):
         blocking.local(EXACT, clients=3, privacy_limits=WAIVER).sum([[1, 2]] * 3)
 
 
-def test_a_blocking_client_gives_zeros_where_its_function_fails():
+def test_a_blocking_client_contributes_zeros_when_its_function_fails():
     made = secagg.plan(
         clients=3, dimension=2, l2_clip=2.0, epsilon=8.0, delta=1e-5, steps=2
     )
@@ -248,7 +248,7 @@ def test_a_blocking_client_gives_zeros_where_its_function_fails():
         assert people.sum(x for x in [[1, 1]] * 3).replaced == 0
 
 
-def test_progress_is_told_of_plans_and_of_rounds():
+def test_progress_is_reported_for_plans_and_rounds():
     asked = []
     noise = secagg.plan(
         clients=3,
@@ -274,7 +274,7 @@ def test_progress_is_told_of_plans_and_of_rounds():
     assert "session 1: completed" in lines
 
 
-def test_one_word_shows_the_progress_on_standard_error(capsys):
+def test_the_progress_option_writes_to_standard_error(capsys):
     waiver = secagg.ExactSumWaiver(advanced.NO_NOISE_ACKNOWLEDGEMENT)
     cohort = secagg.Cohort(min_clients=3, max_clients=3, min_survivors=3)
     task = secagg.PreparedTask.exact(waiver, cohort, dimension=1)
@@ -288,7 +288,7 @@ def test_one_word_shows_the_progress_on_standard_error(capsys):
 @pytest.mark.parametrize(
     ("progress", "words"), [(True, "both show"), ("yes", "of class bool")]
 )
-def test_two_ways_to_show_the_progress_are_refused(progress, words):
+def test_two_progress_options_together_are_rejected(progress, words):
     with pytest.raises(secagg.LocalProtocolError, match=words):
         blocking.Server(None, on_progress=blocking.ProgressLine(), progress=progress)
 
@@ -299,7 +299,7 @@ class Unread(io.StringIO):
 
 
 @pytest.mark.parametrize("kind", ["without a reader", "closed", "none"])
-def test_a_stream_that_takes_nothing_ends_no_session(kind, monkeypatch):
+def test_an_unwritable_stream_does_not_end_a_session(kind, monkeypatch):
     stream = None if kind == "none" else Unread()
     if kind == "closed":
         stream.close()
@@ -314,7 +314,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_gets_one_line_that_is_written_again():
+def test_a_terminal_receives_one_line_that_is_rewritten():
     shown = Terminal()
     tell = blocking.ProgressLine(shown)
     for phase, sent in (("UPLOADING", 5), ("UPLOADING", 5), ("COMPLETED", 0)):

@@ -215,7 +215,7 @@ def no_odds(monkeypatch):
 
 @pytest.mark.usefixtures("no_odds")
 @pytest.mark.parametrize(("base", "possible", "impossible", "complaint"), BOUNDS)
-def test_a_bound_of_the_offer_lies_where_it_is_said_to_lie(
+def test_a_bound_of_the_offer_lies_at_the_documented_value(
     base, possible, impossible, complaint
 ):
     replace(base, **possible).check_possible()
@@ -225,7 +225,7 @@ def test_a_bound_of_the_offer_lies_where_it_is_said_to_lie(
     assert complaint in str(caught.value)
 
 
-def test_failure_bounds_of_a_ring_suffice_when_they_are_what_is_demanded():
+def test_failure_bounds_of_a_ring_are_accepted_up_to_the_demand():
     # R3.2-7, on the smallest roster
     ring = replace(RING, colluders=4, threshold=4)
     bits = bits_of(log_corrupt_holders(clients=10, degree=6, threshold=4, colluders=4))
@@ -235,7 +235,7 @@ def test_failure_bounds_of_a_ring_suffice_when_they_are_what_is_demanded():
     assert caught.value.code is ErrorCode.BAD_CONFIG
 
 
-def test_who_stands_apart_counts_for_threshold_and_quorum(monkeypatch):
+def test_separated_clients_count_towards_threshold_and_quorum(monkeypatch):
     # R3.2-9, on the smallest roster and on the largest
     asked = []
 
@@ -281,7 +281,7 @@ OFFER = offer_of(COMPLETE)
         ({"parameters": COMPLETE}, {"parameters": replace(COMPLETE, modulus=1)}),
     ],
 )
-def test_a_bound_of_the_descriptor_lies_where_it_is_said_to_lie(possible, impossible):
+def test_a_bound_of_the_descriptor_lies_at_the_documented_value(possible, impossible):
     replace(OFFER, **possible).validate()
     with pytest.raises(RemoteProtocolError) as caught:
         replace(OFFER, **impossible).validate()
@@ -325,7 +325,7 @@ LIMITS = ClientPolicy(
         ),
     ],
 )
-def test_a_floor_of_the_client_lies_where_it_is_said_to_lie(
+def test_a_limit_of_the_client_lies_at_the_documented_value(
     parameters, accepts, refuses, complaint
 ):
     offer = replace(OFFER, parameters=parameters)
@@ -336,7 +336,7 @@ def test_a_floor_of_the_client_lies_where_it_is_said_to_lie(
     assert complaint in str(caught.value)
 
 
-def test_a_majority_is_more_than_half_and_matters_on_the_complete_graph_only():
+def test_a_majority_is_required_on_the_complete_graph_only():
     policy = replace(LIMITS, require_majority=True)
 
     def offered(base, threshold):
@@ -348,7 +348,7 @@ def test_a_majority_is_more_than_half_and_matters_on_the_complete_graph_only():
         policy.check(offered(COMPLETE, 10))
 
 
-def test_colluders_are_assumed_where_the_server_may_invent_them():
+def test_colluders_are_assumed_where_the_server_may_create_clients():
     privacy_limits = PrivacyLimits(max_epsilon=1.0, max_delta=1e-6)
     assert privacy_limits.colluder_fraction(Profile.HONEST_CURIOUS_SERVER) == 0
     assert privacy_limits.colluder_fraction(Profile.MALICIOUS_SERVER) > 0
@@ -356,7 +356,7 @@ def test_colluders_are_assumed_where_the_server_may_invent_them():
     assert {said.colluder_fraction(profile) for profile in Profile} == {0.25}
 
 
-def test_exact_sums_are_accepted_in_words():
+def test_an_exact_sum_waiver_requires_the_exact_sentence():
     with pytest.raises(LocalProtocolError, match="one sentence and no other"):
         ExactSumWaiver("I understand")
 

@@ -73,7 +73,7 @@ def _task():
 LENIENT = PrivacyLimits(max_epsilon=6.0, max_delta=1e-4)
 
 
-def test_the_block_carries_the_whole_task_to_the_client(task):
+def test_the_noise_block_carries_the_whole_task_to_the_client(task):
     read = NoisyTask.from_parameters(task.parameters)
     assert read.budget == task.budget
     assert read.mechanism.parameters == task.mechanism.parameters
@@ -81,7 +81,7 @@ def test_the_block_carries_the_whole_task_to_the_client(task):
     assert read.check(LENIENT).server.epsilon <= 6.0
 
 
-def test_noise_follows_from_the_share_holders_less_losses_colluders_and_the_user(task):
+def test_noise_depends_on_share_holders_losses_and_colluders(task):
     counted = task.mechanism.parameters.noise_rule.counted_variance
     assert counted >= made_plan().noise_variance
     # A third may be lost, four must survive, one colludes.
@@ -95,7 +95,7 @@ def test_noise_follows_from_the_share_holders_less_losses_colluders_and_the_user
         assert caught.value.code is ErrorCode.BAD_CONFIG
 
 
-def test_what_the_core_is_told_covers_every_number_that_noise_is_drawn_by(task):
+def test_noise_terms_cover_every_number_that_noise_depends_on(task):
     terms = read_noise_terms(task.parameters, 6)
     assert terms.tolerated_losses == 2
     assert len(terms.context) == 32
@@ -157,7 +157,7 @@ def test_a_restarted_client_encodes_the_same_residues(task):
     assert input_digest(first) != input_digest(other)
 
 
-def test_the_client_learns_by_what_factor_its_vector_was_shortened(task):
+def test_the_client_receives_the_factor_by_which_its_vector_was_clipped(task):
     secrets = NoiseSecrets(CLIENTS, CONTEXT, SecretBytes(b"n" * 32))
     row = vectors()[0]
     for factor, expected in ((0.5, 1.0), (1.0, 1.0), (40.0, 40.0)):
@@ -178,7 +178,7 @@ def test_the_client_learns_by_what_factor_its_vector_was_shortened(task):
     ],
     ids=["nan", "inf", "length", "shape", "text", "complex"],
 )
-def test_a_bad_vector_is_a_clear_error(task, vector):
+def test_an_invalid_vector_raises_a_clear_error(task, vector):
     with pytest.raises(InputError) as caught:
         task.encode(
             vector,
@@ -200,7 +200,7 @@ def test_a_bad_vector_is_a_clear_error(task, vector):
         ({"min_colluder_fraction": 0.1}, "colluders"),
     ],
 )
-def test_the_client_owns_the_privacy_limits(task, change, word):
+def test_the_client_sets_the_privacy_limits(task, change, word):
     task.check(LENIENT)
     task.check(replace(LENIENT, statuses=frozenset({"published"})))
     with pytest.raises(RemoteProtocolError, match=word) as caught:
@@ -209,7 +209,7 @@ def test_the_client_owns_the_privacy_limits(task, change, word):
     assert caught.value.next_step
 
 
-def test_a_ring_adds_its_own_part_to_delta_and_the_floor_counts_it(task):
+def test_a_ring_adds_its_delta_and_the_limit_counts_it(task):
     ring = replace(task.parameters, degree=4, tail=HonestCuriousParameters(20))
     on_ring = replace(task, parameters=ring)
     added = 10 * task.budget.charges * 2.0**-20
@@ -226,7 +226,7 @@ def test_a_ring_adds_its_own_part_to_delta_and_the_floor_counts_it(task):
         assert caught.value.code is ErrorCode.POLICY_VIOLATION
 
 
-def test_no_figure_of_a_ring_is_stated_without_what_it_adds_to_delta(task):
+def test_every_figure_of_a_ring_includes_its_graph_delta(task):
     word = str(task.report().server.status)
     assert task.report().grounds() == word
     on_ring = replace(
@@ -255,7 +255,7 @@ def with_block(task, **changes):
     return replace(task.parameters, noise_block=block)
 
 
-def test_a_claim_that_the_noise_does_not_keep_is_refused(task):
+def test_a_claim_that_the_noise_does_not_satisfy_is_rejected(task):
     """The server states a small epsilon over too little noise: recomputed, refused."""
     with pytest.raises(RemoteProtocolError, match="the task claims"):
         NoisyTask.from_parameters(with_block(task, epsilon=1.0)).check(LENIENT)
@@ -279,7 +279,7 @@ def test_spare_sessions_are_planned_recomputed_and_reported():
 
 
 @pytest.mark.parametrize("spare", [0, 1])
-def test_everything_counts_the_sessions_of_one_client_and_not_the_sums(spare):
+def test_all_figures_count_the_sessions_of_one_client(spare):
     """The report of n participations in N sums is that of n + spare releases."""
     some = NoisyTask.from_plan(
         made_plan(steps=40, participations=2, spare=spare), protocol()
@@ -369,7 +369,7 @@ def test_layers_without_a_ladder_are_bad_config(task):
     assert caught.value.code is ErrorCode.BAD_CONFIG
 
 
-def test_noise_that_this_release_does_not_draw_has_no_epsilon(task):
+def test_noise_of_an_unknown_sampler_has_no_epsilon(task):
     """Refused when a figure is asked for: building a table costs time."""
     other = NoisyTask.from_parameters(with_block(task, noise_sampler="00" * 32))
     for question in (other.report, lambda: other.check(LENIENT)):
@@ -378,7 +378,7 @@ def test_noise_that_this_release_does_not_draw_has_no_epsilon(task):
         assert caught.value.code is ErrorCode.BAD_CONFIG
 
 
-def test_profiles_that_distrust_the_server_take_a_part_of_a_roster_for_colluders():
+def test_profiles_with_a_malicious_server_count_a_fraction_as_colluders():
     assert LENIENT.colluder_fraction(Profile.HONEST_CURIOUS_SERVER) == 0.0
     for profile in (Profile.MALICIOUS_SERVER, Profile.MALICIOUS_SERVER_SPARSE):
         assert LENIENT.colluder_fraction(profile) == 0.1
@@ -394,14 +394,14 @@ def test_profiles_that_distrust_the_server_take_a_part_of_a_roster_for_colluders
         tenth.check(replace(LENIENT, min_colluder_fraction=0.1001))
 
 
-def test_cheap_limits_are_checked_before_anything_is_computed(task, monkeypatch):
+def test_inexpensive_limits_are_checked_before_any_computation(task, monkeypatch):
     monkeypatch.setattr("secagg.distributed_dp.task.statement", None)
     monkeypatch.setattr("secagg.distributed_dp.report.check_sampler", None)
     with pytest.raises(RemoteProtocolError, match="colluders"):
         task.check(replace(LENIENT, min_colluder_fraction=0.01))
 
 
-def test_the_noise_of_one_client_is_what_it_draws_and_no_parameter():
+def test_the_stated_noise_of_one_client_is_its_actual_variance():
     """A discrete Gaussian varies less than its parameter, far less below a quarter."""
     made = made_plan(
         mechanism="ddgauss", accountant=None, epsilon=60.0, scale_factor=0.5, steps=1
@@ -418,7 +418,7 @@ def test_the_noise_of_one_client_is_what_it_draws_and_no_parameter():
     assert stated < 0.9 * float(share)
 
 
-def test_a_certificate_follows_from_the_sets():
+def test_a_certificate_is_computed_from_the_survivor_sets():
     made = made_plan(ladder=3)
     task = NoisyTask.from_plan(made, protocol())
     assert task.parameters.noise_layers == 4
@@ -436,7 +436,7 @@ def test_a_certificate_follows_from_the_sets():
         task.certificate(clients=6, share_holders=6, survivors=3)
 
 
-def test_numbers_that_no_theorem_takes_are_the_servers_fault(task):
+def test_parameters_outside_the_theorem_are_a_server_error(task):
     """The mechanism is built, and states no release: found before it is checked."""
     mechanism = json.loads(task.parameters.noise_block)["mechanism"]
     lying = mechanism | {"rounding_bias": 5e-324}
@@ -446,7 +446,7 @@ def test_numbers_that_no_theorem_takes_are_the_servers_fault(task):
 
 
 @pytest.mark.parametrize("accountant", ["no-such-accountant", "smm-paper", ""])
-def test_an_accountant_without_a_theorem_for_the_mechanism_is_the_servers_fault(
+def test_an_accountant_without_a_theorem_for_the_mechanism_is_a_server_error(
     task, accountant
 ):
     offered = with_block(task, accountant=accountant)
@@ -474,7 +474,7 @@ def test_readers_of_the_sums_get_the_unsampled_composition(task):
     assert json.dumps(report.to_dict())
 
 
-def test_the_noised_vector_goes_through_the_noised_row_only(task):
+def test_a_noised_vector_is_accepted_only_with_a_noise_block(task):
     given = as_if_for_its_u2(encoded(task, b"s" * 32))
     session = InProcessSession(task.parameters, given)
     for which in (Round.ADVERTISE_KEYS, Round.SHARE_KEYS):
@@ -484,14 +484,14 @@ def test_the_noised_vector_goes_through_the_noised_row_only(task):
     assert isinstance(session.clients[0], client_states.Masked)
 
 
-def test_a_block_that_would_keep_a_client_busy_for_minutes_is_bad_config(task):
+def test_a_block_that_is_expensive_to_check_is_bad_config(task):
     dear = with_block(task, scale_factor=2.0**24, accountant="mixture-contour")
     with pytest.raises(RemoteProtocolError, match="cells to check") as caught:
         NoisyTask.from_parameters(dear)
     assert caught.value.code is ErrorCode.BAD_CONFIG
 
 
-def test_long_coordinates_beside_next_to_no_noise_are_refused_uncomputed(
+def test_long_coordinates_with_little_noise_are_rejected_without_computation(
     task, monkeypatch
 ):
     """No order has a bound for them, and looking at all orders takes seconds."""
@@ -507,9 +507,7 @@ def test_long_coordinates_beside_next_to_no_noise_are_refused_uncomputed(
 
 
 @pytest.mark.parametrize("ladder", [0, 2])
-def test_reveals_are_found_by_their_changes_and_are_those_of_every_loss(
-    ladder, monkeypatch
-):
+def test_layer_reveals_match_the_reference_for_every_loss(ladder, monkeypatch):
     clients = 60_000 if ladder else 40
     parameters = with_noise(
         parameters_for(clients, dimension=8, threshold=clients * 2 // 3), ladder=ladder
@@ -535,7 +533,7 @@ def test_reveals_are_found_by_their_changes_and_are_those_of_every_loss(
         assert d == 0 or reveals[d - 1] == honest(noise, d - 1)
 
 
-def test_a_program_gets_errors_of_this_package_from_the_planner():
+def test_planner_errors_are_raised_as_errors_of_this_package():
     asked = {"clients": 20, "dimension": 4, "l2_clip": 1.0, "delta": 1e-6}
     with pytest.raises(LocalProtocolError, match="epsilon") as caught:
         secagg.plan(**asked, epsilon=-1.0)
@@ -560,7 +558,7 @@ def secrets_for(number):
     return NoiseSecrets(CLIENTS, CONTEXT, SecretBytes(bytes([number]) * 32))
 
 
-def test_a_selection_is_in_the_block_and_in_every_figure(selecting):
+def test_a_selection_rate_is_in_the_block_and_in_every_figure(selecting):
     read = NoisyTask.from_parameters(selecting.parameters)
     assert read.selection_rate == Fraction(1, 4)
     report = read.check(LENIENT)
@@ -575,7 +573,7 @@ def test_a_selection_is_in_the_block_and_in_every_figure(selecting):
             )
 
 
-def test_the_estimate_is_that_of_the_sum_of_all(selecting):
+def test_the_estimate_of_a_selected_task_is_that_of_the_full_sum(selecting):
     """Six deviations of six shares: a false alarm in 10^7 runs; seeds are fixed."""
     session_id = bytes(32)
     total, chosen = zeros(32, 1 << 20), np.zeros(DIM)

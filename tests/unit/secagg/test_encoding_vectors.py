@@ -64,7 +64,7 @@ def assert_close(found, expected):
 
 
 @pytest.mark.parametrize("row", named(VECTORS["exact"], "modulus"))
-def test_whole_numbers_become_residues_and_sums_are_signed(row):
+def test_integers_are_encoded_as_residues_and_sums_decoded_as_signed(row):
     # R14.1-1, R14.1-2
     modulus, values = int(row["modulus"]), [int(x) for x in row["values"]]
     vector = np.array(values, np.int64)
@@ -79,7 +79,7 @@ def test_whole_numbers_become_residues_and_sums_are_signed(row):
 
 
 @pytest.mark.parametrize("row", named(VECTORS["blocks"], "name"))
-def test_a_mechanism_is_taken_or_refused(row):
+def test_a_mechanism_is_accepted_or_rejected(row):
     # R14.2-1, R14.2-2, R14.2-3, R14.5-3, R14.8-3
     offer = SessionDescriptor.decode(bytes.fromhex(row["offer"]))
     block = row["noise_block"].encode()
@@ -106,7 +106,7 @@ SESSIONS = [row for row in read_vectors("sessions")["sessions"] if row["noise"]]
 
 
 @pytest.mark.parametrize("row", named(SESSIONS, "name"))
-def test_the_sessions_with_noise_have_the_hashes_of_their_samplers(row):
+def test_sessions_with_noise_have_the_table_hashes_of_their_samplers(row):
     # R14.8-2, R14.8-3
     offer = SessionDescriptor.decode(bytes.fromhex(row["offer"]))
     check_sampler(offer.parameters.noise_block)
@@ -117,7 +117,7 @@ def test_the_sessions_with_noise_have_the_hashes_of_their_samplers(row):
 
 
 @pytest.mark.parametrize("row", named(VECTORS["caps"], "rotation", "dim"))
-def test_the_bound_that_a_block_states_where_none_was_chosen(row):
+def test_the_default_bound_is_the_natural_coordinate_cap(row):
     rotation = make_rotation(row["rotation"], row["dim"], bytes(32))
     cap = natural_coordinate_cap(
         row["scale_factor"] * row["l2_clip"],
@@ -128,7 +128,7 @@ def test_the_bound_that_a_block_states_where_none_was_chosen(row):
 
 
 @pytest.mark.parametrize("row", named(VECTORS["tables"], "law", "variance"))
-def test_a_table_follows_from_its_law(row):
+def test_a_table_is_computed_from_its_law(row):
     # R14.8-1, R14.8-2
     table = TABLES[row["law"]](Fraction(row["variance"]))
     thresholds = [table.threshold(i) for i in range(table.num_thresholds)]
@@ -140,7 +140,7 @@ def test_a_table_follows_from_its_law(row):
 
 
 @pytest.mark.parametrize("row", named(VECTORS["draws"], "law", "variance"))
-def test_a_draw_follows_from_key_label_and_place(row):
+def test_a_draw_is_computed_from_key_label_and_position(row):
     # R14.7-2
     table = TABLES[row["law"]](Fraction(row["variance"]))
     label = row["label"].encode()
@@ -151,7 +151,7 @@ def test_a_draw_follows_from_key_label_and_place(row):
 
 
 @pytest.mark.parametrize("row", named(VECTORS["rotations"], "rotation", "dim"))
-def test_a_rotation_follows_from_the_session(row):
+def test_a_rotation_is_computed_from_the_session(row):
     # R14.4-1
     key = _rotation_seed(bytes.fromhex(row["sid"]), CipherSuite(row["suite"]))
     assert key.hex() == row["key"]
@@ -163,7 +163,7 @@ def test_a_rotation_follows_from_the_session(row):
 
 
 @pytest.mark.parametrize("row", named(VECTORS["rounded"], "B"))
-def test_rounding_follows_from_the_key(row):
+def test_rounding_is_computed_from_the_key(row):
     # R14.6-1, R14.6-2
     fixed = FixedPointVector(np.array([int(g) for g in row["fixed"]], np.int64))
     bits = BitSource(bytes.fromhex(row["key_0"]), ROUNDING_LABEL)
@@ -175,14 +175,14 @@ def test_rounding_follows_from_the_key(row):
 
 
 @pytest.mark.parametrize("row", named(VECTORS["selections"], "rate"))
-def test_the_selection_follows_from_the_key(row):
+def test_selection_is_computed_from_the_key(row):
     # R14.7-1
     key_0, rate = bytes.fromhex(row["key_0"]), Fraction(row["rate"])
     assert is_selected(key_0, rate) is row["selected"]
 
 
 @pytest.mark.parametrize("row", named(VECTORS["encoded"], "block"))
-def test_a_vector_becomes_these_residues(row):
+def test_a_vector_is_encoded_as_the_recorded_residues(row):
     # R14.3-1, R14.3-2, R14.5-1, R14.5-2, R14.5-3, R14.5-4, R14.5-5, R14.7-3, R14.8-4
     task = task_of(row["block"])
     mechanism, key_0 = task.mechanism, bytes.fromhex(row["key_0"])
@@ -215,7 +215,7 @@ def test_a_vector_becomes_these_residues(row):
     assert [str(z) for z in encoded.residues.tolist()] == row["residues"]
 
 
-def test_a_task_encodes_as_its_mechanism():
+def test_a_task_encodes_like_its_mechanism():
     """The way that a client takes, with the unit and the suite of its session."""
     for row in VECTORS["encoded"]:
         task = task_of(row["block"])
@@ -235,7 +235,7 @@ def test_a_task_encodes_as_its_mechanism():
 
 
 @pytest.mark.parametrize("row", named(VECTORS["decoded"], "block"))
-def test_a_sum_reads_as_these_numbers(row):
+def test_a_sum_is_decoded_as_the_recorded_values(row):
     # R14.9-1, R14.9-2
     task = task_of(row["block"])
     modulus = task.parameters.modulus

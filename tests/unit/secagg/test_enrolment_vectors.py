@@ -113,7 +113,7 @@ def test_revocation_lists(row):
 
 
 @rows("identity_files")
-def test_the_two_files_of_an_identity(row, tmp_path):
+def test_the_two_files_of_an_identity_load_or_are_rejected(row, tmp_path):
     # R10.2-1
     seed, credential = tmp_path / "identity.seed", tmp_path / "credential.bin"
     seed.write_bytes(bytes_of(row, "seed"))

@@ -82,7 +82,7 @@ async def test_a_sum_of_randomised_vectors_is_released_and_estimated(task):
     )
 
 
-def test_what_is_encoded_is_what_the_randomiser_draws(task):
+def test_encoded_vectors_hold_what_the_randomiser_draws(task):
     noised = task.noised
     secrets = NoiseSecrets(
         share_holders=4,
@@ -106,7 +106,7 @@ def test_what_is_encoded_is_what_the_randomiser_draws(task):
 @pytest.mark.parametrize(
     "name", ["privunit2", "privunit-inf", "scalar-dp", "separated"]
 )
-def test_every_randomiser_runs_through_a_task(name):
+def test_every_randomiser_works_in_a_task(name):
     dim = 1 if name == "scalar-dp" else DIM
     magnitude = {} if name == "separated" else {"magnitude_epsilon": None}
     given = parameters(randomiser=name, dim=dim, **magnitude)
@@ -142,7 +142,7 @@ def test_every_randomiser_runs_through_a_task(name):
     assert np.allclose(found, 1.5, atol=10 * error.standard_error)
 
 
-def test_a_client_not_selected_shows_nothing_of_what_was_randomised(task):
+def test_an_unselected_client_reveals_nothing_of_its_randomised_vector(task):
     """One seed, and draws of its own for each layer: neither tells of the other."""
     always = task.noised
     selecting = replace(always, selection_rate=Fraction(1, 2))
@@ -169,7 +169,7 @@ def test_a_client_not_selected_shows_nothing_of_what_was_randomised(task):
     assert lost == {True, False}
 
 
-def test_a_client_that_demands_it_refuses_less(made, task):
+def test_client_limits_on_the_randomiser_are_enforced(made, task):
     assert NoisyTask.from_parameters(task.parameters).check(LIMITS) == task.report
     stricter = replace(LIMITS, max_local_epsilon=59.0)
     with pytest.raises(RemoteProtocolError, match="local epsilon is 60") as refused:
@@ -192,7 +192,7 @@ def test_a_client_that_demands_it_refuses_less(made, task):
         ),
     ],
 )
-async def test_a_total_takes_the_figure_of_the_adversary_that_is_named(
+async def test_a_total_budget_uses_the_figure_of_the_named_adversary(
     task, privacy_limits, named
 ):
     """And of no other: with 1 percent less the task is refused."""
@@ -229,7 +229,7 @@ async def test_a_total_takes_the_figure_of_the_adversary_that_is_named(
         ({"bound": 2}, "canonical form"),
     ],
 )
-def test_a_block_with_another_randomiser_is_refused(task, changed, complaint):
+def test_a_block_with_another_randomiser_is_rejected(task, changed, complaint):
     block = json.loads(task.parameters.noise_block)
     block["randomiser"] |= changed
     forged = json.dumps(block, sort_keys=True, separators=(",", ":")).encode()
@@ -238,7 +238,7 @@ def test_a_block_with_another_randomiser_is_refused(task, changed, complaint):
     assert refused.value.code is ErrorCode.BAD_CONFIG
 
 
-def test_a_clip_flag_on_randomised_vectors_is_refused(task):
+def test_a_clip_flag_on_randomised_vectors_is_rejected(task):
     block = json.loads(task.parameters.noise_block)
     block["mechanism"]["clip_flag_amplitude"] = 0.25
     forged = json.dumps(block, sort_keys=True, separators=(",", ":")).encode()
@@ -254,7 +254,7 @@ def test_a_clip_flag_on_randomised_vectors_is_refused(task):
 
 
 @pytest.mark.parametrize("entry", [1, "separated", [], None])
-def test_a_randomiser_that_is_no_object_is_refused(task, entry):
+def test_a_randomiser_that_is_no_object_is_rejected(task, entry):
     block = json.loads(task.parameters.noise_block) | {"randomiser": entry}
     forged = json.dumps(block, sort_keys=True, separators=(",", ":")).encode()
     with pytest.raises(RemoteProtocolError) as refused:
@@ -277,7 +277,7 @@ def settings(*overrides):
     ).settings
 
 
-def test_settings_plan_the_noise_for_what_comes_out_of_the_randomiser():
+def test_settings_plan_the_noise_for_the_randomiser_output():
     prepared = prepare_task(
         settings("noise.randomiser=separated", "noise.randomiser_epsilon=30")
     )
@@ -292,7 +292,7 @@ def test_settings_plan_the_noise_for_what_comes_out_of_the_randomiser():
     assert stated.mean_square > added
 
 
-def test_settings_plan_the_modulus_for_the_sum_of_what_comes_out():
+def test_settings_plan_the_modulus_for_the_sum_of_randomiser_outputs():
     given = settings(
         *("cohort.min_clients=900", "cohort.max_clients=900"),
         *("cohort.min_survivors=900", "task.profile=honest-curious-server"),
@@ -309,7 +309,7 @@ def test_settings_plan_the_modulus_for_the_sum_of_what_comes_out():
     assert request.sum_l2_norm < 0.5 * 900 * sent.output_norm
 
 
-def test_settings_of_half_a_randomiser_are_refused():
+def test_settings_of_half_a_randomiser_are_rejected():
     for override in ("noise.randomiser=privunit2", "noise.randomiser_epsilon=3"):
         with pytest.raises(ServiceError, match="belong together"):
             prepare_task(settings(override))
@@ -318,7 +318,7 @@ def test_settings_of_half_a_randomiser_are_refused():
 
 
 @pytest.mark.parametrize("rate", [Fraction(1), Fraction(1, 4)])
-def test_what_randomising_adds_counts_the_vectors_that_are_selected(rate):
+def test_randomiser_error_counts_only_selected_vectors(rate):
     """Of n vectors q·n add their error to the sum, which is divided by q."""
     randomiser = advanced.make_randomiser(parameters())
     each = max(randomiser.mse(0.0), randomiser.mse(randomiser.largest_norm))

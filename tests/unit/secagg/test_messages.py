@@ -111,7 +111,7 @@ def test_the_numbers_of_messages_never_change():
     ],
     ids=lambda m: type(m).__name__,
 )
-def test_every_cut_of_a_message_and_every_byte_too_many_is_refused(message):
+def test_truncated_and_extended_messages_are_rejected(message):
     data = message.encode()
     for damaged in (*(data[:size] for size in range(len(data))), data + b"\0"):
         with pytest.raises(RemoteProtocolError) as caught:
@@ -156,7 +156,7 @@ def twice_the_same_index():
         "one index twice",
     ],
 )
-def test_a_roster_without_order_or_bound_is_refused(data):
+def test_an_unordered_or_oversized_roster_is_rejected(data):
     with pytest.raises(RemoteProtocolError) as caught:
         Roster.decode(data)
     assert caught.value.code is ErrorCode.BAD_ENCODING
@@ -178,7 +178,7 @@ def test_a_quorum_counts_each_client_once(data):
     assert caught.value.code is ErrorCode.BAD_ENCODING
 
 
-def test_as_many_as_a_roster_can_have_are_read_and_no_more(monkeypatch):
+def test_a_roster_is_decoded_up_to_its_maximum_size(monkeypatch):
     assert RosterFrame.decode(frame(size=65_535)).size == 65_535
     monkeypatch.setattr(messages, "MAX_CLIENTS", 2)
     rows = tuple((index, b"a" * 64) for index in range(3))
@@ -187,21 +187,21 @@ def test_as_many_as_a_roster_can_have_are_read_and_no_more(monkeypatch):
         Quorum.decode(Quorum(rows).encode())
 
 
-def test_which_form_a_roster_has_is_asked_of_rosters_alone():
+def test_only_rosters_have_a_neighbourhood_form():
     assert is_neighbourhood(Envelope.of(NEIGHBOURHOOD))
     assert not is_neighbourhood(Envelope.of(Roster((ADVERT,))))
     assert not is_neighbourhood(Envelope(Survivors, b"\1"))
 
 
 @pytest.mark.parametrize("drawn", [(3, 3), (4, 3)])
-def test_no_client_is_drawn_twice(drawn):
+def test_edges_naming_a_client_twice_are_rejected(drawn):
     # R5.9-3
     with pytest.raises(RemoteProtocolError) as caught:
         Edges.decode(Edges(drawn, b"s" * 64).encode())
     assert caught.value.code is ErrorCode.BAD_ENCODING
 
 
-def test_nothing_follows_the_keys_of_an_advert():
+def test_extra_bytes_after_the_keys_of_an_advert_are_rejected():
     keys = ADVERT.key_part() + b"\0"
     data = Writer().blob(ADVERT.id_part()).blob(keys).blob(ADVERT.signature)
     with pytest.raises(RemoteProtocolError) as caught:
@@ -209,13 +209,13 @@ def test_nothing_follows_the_keys_of_an_advert():
     assert caught.value.code is ErrorCode.BAD_ENCODING
 
 
-def test_a_complaint_is_about_a_bundle():
+def test_a_complaint_requires_a_bundle_error_code():
     with pytest.raises(RemoteProtocolError) as caught:
         Complaint.decode(Complaint(ErrorCode.DEADLINE, 7).encode())
     assert caught.value.code is ErrorCode.BAD_ENCODING
 
 
-def test_an_advert_has_two_forms_and_no_third():
+def test_an_advert_has_exactly_two_forms():
     bare = replace(ADVERT, credential=None, signature=b"")
     for advert in (ADVERT, bare):
         who = advert.id_part()
@@ -229,13 +229,13 @@ def test_an_advert_has_two_forms_and_no_third():
             assert caught.value.code is ErrorCode.BAD_ENCODING
 
 
-def test_bundles_carry_a_signature_or_none():
+def test_the_signature_of_bundles_is_optional():
     bundles = b"b" * 96 * 3
     for message in (Bundles(bundles), Bundles(bundles, b"s" * 64), Bundles(b"")):
         assert Bundles.decode(message.encode()) == message
 
 
-def test_what_a_liar_gives_as_its_reason_is_safe_to_show():
+def test_the_reason_of_an_abort_is_sanitised():
     data = (
         Writer()
         .u8(0)
@@ -248,13 +248,13 @@ def test_what_a_liar_gives_as_its_reason_is_safe_to_show():
     assert aborted.reason == " [2Jline line "
 
 
-def test_an_end_with_a_code_of_a_later_release_is_still_an_end():
+def test_an_abort_with_an_unknown_code_is_decoded_as_internal():
     aborted = Aborted.decode(Writer().u8(2).u16(65535).text("why").getvalue())
     assert aborted == Aborted(Fate.INCLUDED, ErrorCode.INTERNAL, "why")
 
 
 @pytest.mark.parametrize("fate", [0, 3, 255])
-def test_a_sum_without_a_set_and_a_fate_without_a_meaning_are_refused(fate):
+def test_a_sum_without_a_set_and_an_undefined_fate_are_rejected(fate):
     released = bytearray(Released(Fate.INCLUDED, b"h" * 32, 25, 3, 0).encode())
     aborted = bytearray(Aborted(Fate.INCLUDED, ErrorCode.DEADLINE, "").encode())
     released[0] = aborted[0] = fate
@@ -267,19 +267,19 @@ def test_a_sum_without_a_set_and_a_fate_without_a_meaning_are_refused(fate):
         assert caught.value.code is ErrorCode.BAD_ENCODING
 
 
-def test_our_own_reason_is_cut_to_what_a_reader_accepts():
+def test_a_reason_is_truncated_to_the_accepted_length():
     long = Aborted(Fate.NOT_INCLUDED, ErrorCode.CANCELLED, "ü\n" * 2000)
     read = Aborted.decode(long.encode())
     assert len(read.reason.encode()) <= 1000
     assert read.reason.startswith("ü ü")
 
 
-def test_no_envelope_and_no_secret_part_of_a_message_shows_its_bytes():
+def test_message_reprs_contain_no_secret_bytes():
     for message in (Bundles(b"secret"), Shares(b"secret"), Delivery(b"", b"secret")):
         assert "secret" not in f"{message!r} {Envelope.of(message)!r}"
 
 
-def test_every_message_stands_in_one_row_of_its_own_round():
+def test_every_message_belongs_to_one_row_of_its_round():
     assert set(KINDS.values()) == FROM_CLIENTS | FROM_SERVER
     assert not FROM_CLIENTS & FROM_SERVER
     for which, row in ROUNDS.items():
@@ -293,7 +293,7 @@ def test_every_message_stands_in_one_row_of_its_own_round():
             assert kind is None or kind.ROUND is which or both
 
 
-def test_every_round_takes_place_where_it_has_time():
+def test_every_round_exists_in_the_profiles_that_give_it_a_deadline():
     for row in ROUNDS.values():
         if row.deadline:
             lacking = {p for p in Profile if row.deadline in p.absent_rounds}

@@ -36,7 +36,7 @@ def parameters(settings):
     return prepare_task(settings).parameters
 
 
-def test_the_client_of_the_example_takes_the_task(settings, parameters):
+def test_the_example_client_accepts_the_task(settings, parameters):
     client = load_client_settings(EXAMPLE / "client.toml", environment={}).settings
     assert client.client.task == settings.task.id
     offer = offer_of(
@@ -50,7 +50,7 @@ def test_the_client_of_the_example_takes_the_task(settings, parameters):
     task.check(privacy_limits_of(client.policy), report=task.report())
 
 
-def test_a_client_that_knows_the_text_alone_takes_the_task(
+def test_an_independent_client_implementation_accepts_the_task(
     parameters, reference_modules
 ):
     block = parameters.noise_block
@@ -78,7 +78,7 @@ def test_a_client_that_knows_the_text_alone_takes_the_task(
     assert epsilon <= entries["epsilon"]
 
 
-def test_clients_of_two_implementations_have_one_sum(parameters, reference_modules):
+def test_clients_of_two_implementations_produce_one_sum(parameters, reference_modules):
     encoding = reference_modules["reference_encoding"]
     encoder = encoding.Encoder.of_block(parameters.noise_block)
     task = NoisyTask.from_parameters(parameters)

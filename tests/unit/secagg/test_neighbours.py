@@ -25,7 +25,7 @@ def test_a_ring_is_symmetric_regular_and_no_member_is_its_own_neighbour():
         assert graph.count_holders(index, frozenset(near[:4])) == 4
 
 
-def test_where_clients_draw_none_has_neighbours_before_they_have():
+def test_a_drawn_graph_has_no_edges_before_clients_draw():
     parameters = sparse_parameters_for(5, dimension=1, degree=4)
     graph = sharing_graph(parameters, 5, b"")
     assert isinstance(graph, DrawnGraph)
@@ -33,14 +33,14 @@ def test_where_clients_draw_none_has_neighbours_before_they_have():
     assert graph == DrawnGraph({}, {})
 
 
-def test_the_places_of_neighbours_are_ascending_wherever_the_ring_begins():
+def test_neighbour_positions_ascend_from_any_ring_start():
     graph = ring(size=9, degree=4)
     assert graph.mask_peers(4) == (2, 3, 5, 6)
     assert graph.mask_peers(1) == (0, 2, 3, 8)
     assert graph.mask_peers(8) == (0, 1, 6, 7)
 
 
-def test_the_complete_graph_keeps_a_share_of_its_own():
+def test_the_complete_graph_includes_the_clients_own_share():
     graph = CompleteGraph(4)
     assert graph.mask_peers(1) == (0, 2, 3)
     assert graph.holders(1) == graph.dealers(1) == (0, 1, 2, 3)
@@ -48,7 +48,7 @@ def test_the_complete_graph_keeps_a_share_of_its_own():
     assert graph.count_holders(2, frozenset({0, 2})) == 2
 
 
-def test_holders_stand_at_their_rank_among_the_holders():
+def test_the_abscissa_of_a_holder_is_its_rank_among_the_holders():
     graph = ring()
     for dealer in range(20):
         places = [graph.abscissa(dealer, holder) for holder in graph.holders(dealer)]
@@ -57,7 +57,7 @@ def test_holders_stand_at_their_rank_among_the_holders():
     assert [full.abscissa(1, holder) for holder in full.holders(1)] == [1, 2, 3, 4]
 
 
-def test_a_ring_that_would_overlap_itself_is_refused():
+def test_a_self_overlapping_ring_is_rejected():
     parameters = parameters_for(20, dimension=1, threshold=3, degree=6, min_clients=8)
     with pytest.raises(RemoteProtocolError) as caught:
         sharing_graph(parameters, 7, b"g" * 32)

@@ -25,7 +25,7 @@ by_rule = pytest.mark.parametrize("row", RULES, ids=lambda row: row["name"])
 
 
 @by_rule
-def test_shares_and_what_is_taken_back(row):
+def test_noise_shares_and_removed_layers_match_the_vectors(row):
     rule = NoiseRule.from_dict(row["noise"])
     assert rule.to_dict() == row["noise"]
     if "sessions" not in row:
@@ -45,7 +45,7 @@ def test_shares_and_what_is_taken_back(row):
 
 
 @pytest.mark.parametrize("row", NOISE["layer_keys"])
-def test_what_a_layer_is_drawn_from(row):
+def test_layer_secrets_match_the_vectors(row):
     found = layer_secret(
         SecretBytes(bytes.fromhex(row["noise_seed"])),
         row["layer"],
@@ -56,7 +56,7 @@ def test_what_a_layer_is_drawn_from(row):
 
 
 @pytest.mark.parametrize("row", NOISE["blocks"], ids=lambda row: row["name"])
-def test_a_block_is_read_in_one_form(row):
+def test_a_noise_block_has_one_accepted_form(row):
     # R3.5-4, R3.2-10, R3.5-3
     session = SessionDescriptor.decode(bytes.fromhex(row["offer"]))
     block = row["noise_block"].encode()
@@ -85,13 +85,13 @@ def offers_with_noise():
 
 
 @pytest.mark.parametrize("session", list(offers_with_noise()))
-def test_every_offer_that_is_taken_has_a_whole_block_that_fits_it(session):
+def test_every_accepted_offer_has_a_matching_noise_block(session):
     # R3.5-4, R3.5-6: a strict reader refuses no offer that the vectors let pass.
     task = NoisyTask.of_session(session)
     assert task.budget.charges >= 1
 
 
-def test_the_block_of_a_rule_is_one_that_a_plan_gives():
+def test_the_block_of_a_rule_is_a_valid_plan_block():
     (row,) = (
         row for row in read_vectors("accounting")["rules"] if "noise_block" in row
     )

@@ -64,14 +64,14 @@ def secret_of(record, name):
 # --- the files -----------------------------------------------------------------------
 
 
-def test_the_files_are_what_the_reference_writes(reference_modules):
+def test_the_files_match_the_output_of_the_reference(reference_modules):
     written = reference_modules["generate"].files()
     found = {path.name: path.read_text() for path in SHIPPED.glob("*.json")}
     assert found == written
     assert max(len(content) for content in found.values()) <= MAX_BYTES
 
 
-def test_every_file_can_be_read_by_its_name():
+def test_every_vector_file_can_be_read_by_name():
     assert sorted(f"{name}.json" for name in VECTOR_FILES) == sorted(
         path.name for path in SHIPPED.glob("*.json")
     )
@@ -80,7 +80,7 @@ def test_every_file_can_be_read_by_its_name():
         read_vectors("../vectors/sessions")
 
 
-def test_the_reference_shares_no_code_with_us():
+def test_the_reference_shares_no_code_with_the_product():
     for path in REFERENCE.glob("*.py"):
         source = path.read_text()
         assert "import secagg" not in source

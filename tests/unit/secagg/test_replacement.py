@@ -99,7 +99,7 @@ def encode(task, given, bound=b""):
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_zeros_are_what_a_vector_of_zeros_is(name):
+def test_a_replacement_equals_the_encoding_of_a_zero_vector(name):
     task = TASKS[name]()
     zeros = task.encode(np.zeros(task.dim), session_id=SESSION, secrets=SECRETS)
     for bad in (LATE, np.full(task.dim, np.nan), np.zeros(task.dim + 1), None):
@@ -123,14 +123,14 @@ def test_zeros_are_what_a_vector_of_zeros_is(name):
         ("privunit2", np.full(DIM, np.inf)),
     ],
 )
-def test_what_cannot_be_encoded_is_refused_before_a_client_joins(name, bad):
+def test_an_unencodable_vector_is_rejected_before_a_client_joins(name, bad):
     task = TASKS[name]()
     with pytest.raises(InputError):
         task.check_vector(bad)
     assert encode(task, bad).replaced.kind is UnusableKind.INVALID
 
 
-def test_a_defect_that_one_vector_meets_keeps_no_client_away(monkeypatch):
+def test_a_defect_on_one_vector_does_not_exclude_the_client(monkeypatch):
     task, honest = TASKS["skellam"](), NoisyTask.encode
 
     def failing(task, vector, **more):
@@ -143,7 +143,7 @@ def test_a_defect_that_one_vector_meets_keeps_no_client_away(monkeypatch):
     assert given.replaced.reason == "encoding it ended in FloatingPointError"
 
 
-def test_a_defect_that_all_vectors_meet_comes_out(monkeypatch):
+def test_a_defect_on_all_vectors_is_raised(monkeypatch):
     def failing(*_, **__):
         raise FloatingPointError
 
@@ -152,7 +152,7 @@ def test_a_defect_that_all_vectors_meet_comes_out(monkeypatch):
         encode(TASKS["skellam"](), np.ones(DIM))
 
 
-def test_after_a_restart_the_digest_decides():
+def test_the_bound_digest_decides_after_a_restart():
     """R5.3-2: an input that is not the bound one is refused by the session."""
     task, good = TASKS["skellam"](), np.ones(DIM)
     vector, zeros = encode(task, good), encode(task, LATE)

@@ -20,7 +20,7 @@ SESSIONS = read_vectors("sessions")["sessions"]
 
 
 @pytest.mark.parametrize("case", FILE["numbers"], ids=str)
-async def test_a_number_that_was_seen_is_refused(case):
+async def test_a_session_number_that_was_seen_is_rejected(case):
     # R5.0-2
     (session,) = [s for s in SESSIONS if s["name"] == "complete"]
     descriptor = SessionDescriptor.decode(bytes.fromhex(session["offer"]))

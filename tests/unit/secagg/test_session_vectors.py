@@ -247,7 +247,7 @@ def opening(session, row, round_number, *, whole=True):
 @pytest.mark.parametrize(
     ("name", "row"), CLIENTS, ids=[f"{n}-{r['identity']}" for n, r in CLIENTS]
 )
-def test_our_client_sends_the_recorded_bytes(monkeypatch, name, row):
+def test_the_client_sends_the_recorded_bytes(monkeypatch, name, row):
     compare_client(monkeypatch, SESSIONS[name], row)
     if row["neighbourhood"] is not None:
         compare_client(monkeypatch, SESSIONS[name], row, whole=False)
@@ -277,7 +277,7 @@ def compare_client(monkeypatch, session, row, *, whole=True):
 
 
 @by_name
-def test_our_contexts_are_the_recorded_ones(session):
+def test_contexts_match_the_vectors(session):
     # R4-1
     descriptor = descriptor_of(session)
     assert descriptor.encode() == bytes_of(session, "offer")
@@ -289,7 +289,7 @@ def test_our_contexts_are_the_recorded_ones(session):
 @pytest.mark.parametrize(
     "case", REFUSALS["client"], ids=lambda case: f"{case['round']}: {case['name']}"
 )
-def test_our_client_leaves_with_the_recorded_code(monkeypatch, case):
+def test_the_client_fails_with_the_recorded_code(monkeypatch, case):
     session = SESSIONS[case["session"]]
     ours = VectorClient(monkeypatch, session, row_of(session, case["client"]))
     ours.advertise()
@@ -306,7 +306,7 @@ def test_our_client_leaves_with_the_recorded_code(monkeypatch, case):
 @pytest.mark.parametrize(
     "case", REFUSALS["endings"], ids=lambda case: f"{case['after']}: {case['name']}"
 )
-def test_our_client_does_not_believe_an_end_that_it_knows_better(monkeypatch, case):
+def test_the_client_rejects_an_end_that_contradicts_its_state(monkeypatch, case):
     # R5.6-1, R5.6-2
     ours = restarted(monkeypatch, case)
     outputs = ours.step(
@@ -317,7 +317,7 @@ def test_our_client_does_not_believe_an_end_that_it_knows_better(monkeypatch, ca
 
 
 @pytest.mark.parametrize("case", REFUSALS["setups"], ids=lambda case: case["name"])
-def test_our_client_checks_an_offer_before_it_makes_a_key(case):
+def test_the_client_checks_an_offer_before_it_creates_keys(case):
     # R5.0-1 to R5.0-3
     session = SESSIONS[case["session"]]
     descriptor, row = descriptor_of(session), session["clients"][0]
@@ -365,7 +365,7 @@ def gate_code(session, descriptor, row, case):
     return 0
 
 
-def test_a_client_that_replays_its_journal_has_signed_the_same_set(monkeypatch):
+def test_a_client_that_replays_its_journal_signs_the_same_set(monkeypatch):
     # R5.4-6
     session = SESSIONS["signed"]
     row = next(row for row in session["clients"] if row["signature"] is not None)
@@ -397,7 +397,7 @@ def restarted(monkeypatch, case):
     return ours
 
 
-def said_again(ours, which):
+def message_sent_again(ours, which):
     if which == Round.MASKED_INPUT_COLLECTION:
         return ours.mask()  # its input is not stored: the application gives it again
     (output,) = client_machine.pending_outputs(ours.state)
@@ -409,10 +409,10 @@ def said_again(ours, which):
     RESTARTS["restarts"],
     ids=lambda case: f"{case['session']} {case['after']}",
 )
-def test_a_client_that_starts_again_says_the_same(monkeypatch, case):
+def test_a_restarted_client_sends_the_same_messages(monkeypatch, case):
     # R5-8, R6.1-1
     ours = restarted(monkeypatch, case)
-    assert said_again(ours, case["after"]).hex() == case["sends"]
+    assert message_sent_again(ours, case["after"]).hex() == case["sends"]
     if "other" not in case:
         return
     kind = type_of(ours.session, case["after"])
@@ -424,7 +424,7 @@ def test_a_client_that_starts_again_says_the_same(monkeypatch, case):
 
 
 @pytest.mark.parametrize("case", REFUSALS["complaints"], ids=lambda case: case["name"])
-def test_our_client_complains_and_answers_as_recorded(monkeypatch, case):
+def test_the_client_complains_and_answers_as_recorded(monkeypatch, case):
     session = SESSIONS[case["session"]]
     ours = VectorClient(monkeypatch, session, row_of(session, case["client"]))
     ours.advertise()
@@ -446,7 +446,7 @@ def type_of(session, round_number):
 
 
 @pytest.mark.parametrize("case", REFUSALS["offers"], ids=lambda case: case["name"])
-def test_an_offer_is_refused_with_the_recorded_code(case):
+def test_an_offer_is_rejected_with_the_recorded_code(case):
     with pytest.raises(RemoteProtocolError) as refused:
         SessionDescriptor.decode(bytes_of(case, "offer"))
     assert refused.value.code == case["code"]
@@ -526,7 +526,7 @@ def clean_sum(session, job):
 
 
 @by_name
-def test_our_server_fixes_the_recorded_sets_and_finds_the_recorded_sum(session):
+def test_the_server_fixes_the_recorded_sets_and_computes_the_recorded_sum(session):
     liars = compare_server(session)
     assert [row["index"] for row in liars] == [
         index for index in [session["lying"]] if index is not None
@@ -547,7 +547,7 @@ def compare_update(ours, row, round_number):
         assert update == opening(session, row, round_number, whole=False)
 
 
-def test_who_was_away_while_others_signed_gets_the_set_before_the_quorum():
+def test_a_client_absent_from_signing_receives_the_set_before_the_quorum():
     # R5-2
     session = SESSIONS["signed"]
     ours = VectorServer(session).play_before(Round.UNMASKING)
@@ -586,7 +586,7 @@ def compare_server(session):
 @pytest.mark.parametrize(
     "case", REFUSALS["server"], ids=lambda case: f"{case['round']}: {case['name']}"
 )
-def test_our_server_refuses_with_the_recorded_code_and_continues(case):
+def test_the_server_rejects_with_the_recorded_code_and_continues(case):
     session = SESSIONS[case["session"]]
     ours = VectorServer(session).play_before(case["open"])
     for earlier in case.get("after", []):
@@ -624,7 +624,7 @@ def refuse_upload(ours, case):
 
 
 @pytest.mark.parametrize("case", REFUSALS["closings"], ids=lambda case: case["name"])
-def test_our_server_aborts_with_the_recorded_code(case):
+def test_the_server_aborts_with_the_recorded_code(case):
     ours = VectorServer(SESSIONS[case["session"]]).play_before(case["round"])
     ours.receive_all(case["round"], case["senders"])
     ours.close(case["round"])
@@ -633,7 +633,7 @@ def test_our_server_aborts_with_the_recorded_code(case):
 
 
 @pytest.mark.parametrize("case", RESTARTS["noise_reveals"], ids=lambda c: c["sender"])
-def test_a_seed_that_does_not_fit_is_reported_and_left_aside(case):
+def test_a_wrong_noise_seed_is_reported_and_ignored(case):
     # R5.5-11
     assert case["reported"] == ErrorCode.BAD_NOISE_REVEAL
     session = SESSIONS[case["session"]]
@@ -728,7 +728,7 @@ def signed_plans(draw, session_vectors):
 @pytest.mark.parametrize("_part", range(3))
 @settings(max_examples=14, deadline=None)
 @given(data=st.data())
-def test_any_session_goes_as_with_the_reference(_part, reference_modules, data):
+def test_generated_sessions_match_the_reference(_part, reference_modules, data):
     session_vectors = reference_modules["session_vectors"]
     kind = data.draw(st.sampled_from([plans, plans, signed_plans]))
     session, code = session_vectors.play_to_the_end(data.draw(kind(session_vectors)))

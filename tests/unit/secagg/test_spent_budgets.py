@@ -69,7 +69,7 @@ ENTRIES = {
 
 
 @pytest.mark.parametrize("spends", ["client", "visit"])
-async def test_no_entry_gives_beyond_the_budget(spends, plan, places):
+async def test_no_client_api_exceeds_the_budget(spends, plan, places):
     """The operator begins the task again, with another server and further numbers."""
 
     async def give(server, name):
@@ -127,7 +127,7 @@ class Renumbered:
         return link
 
 
-def test_one_ledger_has_one_budget_for_sums_and_for_training(tmp_path):
+def test_one_ledger_has_one_budget_for_sums_and_training(tmp_path):
     """The same noise under the same ledger, however the block is used."""
     fed = FederatedAveraging(np.zeros(4))
     task = fed.plan(**ASKED, mechanism="skellam", spare=0)

@@ -926,7 +926,7 @@ def identity(home, role=advanced.Role.CLIENT):
 @pytest.mark.parametrize(
     "row", ROWS, ids=[f"{number} {row[0]}" for number, row in enumerate(ROWS, 1)]
 )
-def test_a_wrong_use_is_answered_in_one_sentence(world, row):
+def test_misuse_raises_a_one_sentence_error(world, row):
     row = Row(*row)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -948,12 +948,12 @@ def test_a_wrong_use_is_answered_in_one_sentence(world, row):
     assert error.next_step.endswith((".", "?"))
 
 
-def test_no_wrong_use_stands_twice():
+def test_no_misuse_is_listed_twice():
     names = [row[0] for row in ROWS]
     assert len({(row[0], row[4]) for row in ROWS}) == len(names) >= 60
 
 
-def test_numbers_of_numpy_are_numbers(world):
+def test_numpy_scalars_are_accepted_as_numbers(world):
     by_numpy = {
         "clients": np.int64(3),
         "dimension": np.int32(4),

@@ -59,7 +59,7 @@ class Build:
 # --- charges ------------------------------------------------------------------------
 
 
-def a_colluder_is_silent_in_the_last_round(observe):
+def colluder_is_silent_in_the_last_round(observe):
     session = observe(5, threshold=5, corrupt={4}, min_survivors=5)
     assert session.run({4: Round.UNMASKING}).code is ErrorCode.TOO_FEW_ANSWERS
     return session
@@ -78,7 +78,7 @@ def refund_by_code(patch):
 # --- shares -------------------------------------------------------------------------
 
 
-def the_server_asks_for_two_sets(observe):
+def server_requests_two_sets(observe):
     session = observe(6, threshold=4)
     session.reach(Round.MASKED_INPUT_COLLECTION)
     session.ask(range(6), range(6))
@@ -130,7 +130,7 @@ def ring_of(observe, clients):
     return probe.roster
 
 
-def losses_and_a_colluder_cut_the_ring(observe):
+def dropouts_and_a_colluder_cut_the_ring(observe):
     ring = ring_of(observe, 12)
     session = observe(12, threshold=2, degree=4, corrupt={ring[7]}, min_survivors=8)
     lost = (ring[0], ring[1], ring[6])
@@ -152,13 +152,13 @@ def as_many_colluders_as_shares_stand_together(observe):
     return session
 
 
-def colluders_are_taken_to_stand_apart(patch):
+def colluders_are_assumed_separated(patch):
     """A threshold made for the colluders that a neighbourhood has on the average."""
     for module in (parameters, ring_safety):
         patch.setattr(module, "log_corrupt_holders", lambda **_: -math.inf)
 
 
-def colluders_choose_by_garbage_who_is_lost(observe):
+def colluders_exclude_clients_by_garbage(observe):
     """One colluder in each of two windows, garbage for the other client in each."""
     ring = ring_of(observe, 16)
     session = observe(
@@ -211,7 +211,7 @@ def adverts_are_not_checked(patch):
     patch.setattr(checks, "check_adverts", lambda *_, **__: None)
 
 
-def the_server_shows_two_sets(observe):
+def server_sends_two_sets(observe):
     """To two halves, which overlap."""
     session = observe(4, is_signed=True)
     session.reach(Round.MASKED_INPUT_COLLECTION)
@@ -225,7 +225,7 @@ def a_quorum_of_one_less(patch):
     patch.setattr(checks, "check_overlap", lambda *_: None)
 
 
-def the_server_shows_two_halves(observe):
+def server_sends_two_halves(observe):
     try:
         session = observe(4, threshold=2, is_signed=True)
     except RemoteProtocolError:
@@ -241,7 +241,7 @@ def a_threshold_of_one_less(patch):
     patch.setattr(checks, "check_overlap", lambda *_: None)
 
 
-def the_server_restarts_clients_and_shows_another_set(observe):
+def server_restarts_clients_and_sends_another_set(observe):
     session = observe(4, is_signed=True)
     session.reach(Round.MASKED_INPUT_COLLECTION)
     session.sign((0, 1, 2), (0, 1, 2))
@@ -249,7 +249,7 @@ def the_server_restarts_clients_and_shows_another_set(observe):
     return session
 
 
-def what_is_signed_is_not_recorded(patch):
+def signatures_are_not_recorded(patch):
     """After a restart a client has seen no U3, signs it, and answers it."""
     table, signed = client.TRANSITIONS[MALICIOUS], {}
     sign, answer = table[Masked, Survivors], table[Signed, Quorum]
@@ -267,7 +267,7 @@ def what_is_signed_is_not_recorded(patch):
     patch.setitem(table, (Masked, Quorum), client.Edge(reveal, {Masked}))
 
 
-def the_server_names_a_member_that_was_shown_nothing(observe):
+def server_names_a_member_that_received_nothing(observe):
     """It is in U2 and U3, with garbage for bundles."""
     session = observe(5, is_signed=True, min_clients=4)
     session.reach(Round.ADVERTISE_KEYS)
@@ -296,12 +296,12 @@ def roster_proofs_are_not_checked(patch):
 BUILDS: Final[Mapping[str, Build]] = {
     "refund by code": Build(
         refund_by_code,
-        a_colluder_is_silent_in_the_last_round,
+        colluder_is_silent_in_the_last_round,
         frozenset({Claim.BUDGET}),
     ),
     "both shares": Build(
         an_answer_is_forgotten,
-        the_server_asks_for_two_sets,
+        server_requests_two_sets,
         frozenset({Claim.ONE_SECRET, Claim.ONE_SUM, Claim.HONEST_PART, Claim.SIZE}),
     ),
     "one polynomial for all rosters": Build(
@@ -310,35 +310,35 @@ BUILDS: Final[Mapping[str, Build]] = {
         frozenset({Claim.ONE_SECRET}),
     ),
     "a ring without a bound on cuts": Build(
-        every_cut_is_accepted, losses_and_a_colluder_cut_the_ring, TWO_PARTS
+        every_cut_is_accepted, dropouts_and_a_colluder_cut_the_ring, TWO_PARTS
     ),
     "a threshold for the average neighbourhood": Build(
-        colluders_are_taken_to_stand_apart,
+        colluders_are_assumed_separated,
         as_many_colluders_as_shares_stand_together,
         TWO_PARTS | {Claim.ONE_SECRET},
     ),
     "a ring that continues without the receivers of garbage": Build(
-        receivers_of_garbage_leave, colluders_choose_by_garbage_who_is_lost, TWO_PARTS
+        receivers_of_garbage_leave, colluders_exclude_clients_by_garbage, TWO_PARTS
     ),
     "adverts without a check": Build(
         adverts_are_not_checked, a_key_is_substituted, frozenset({Claim.AUTHENTIC})
     ),
     "a quorum of one less": Build(
-        a_quorum_of_one_less, the_server_shows_two_sets, frozenset({Claim.AGREED})
+        a_quorum_of_one_less, server_sends_two_sets, frozenset({Claim.AGREED})
     ),
     "a threshold of one less, and with it a quorum": Build(
         a_threshold_of_one_less,
-        the_server_shows_two_halves,
+        server_sends_two_halves,
         frozenset({Claim.AGREED, Claim.ONE_SECRET}) | TWO_PARTS,
     ),
     "roster proofs that no client checks": Build(
         roster_proofs_are_not_checked,
-        the_server_names_a_member_that_was_shown_nothing,
+        server_names_a_member_that_received_nothing,
         frozenset({Claim.ONE_ROSTER}),
     ),
     "a signature that is not recorded": Build(
-        what_is_signed_is_not_recorded,
-        the_server_restarts_clients_and_shows_another_set,
+        signatures_are_not_recorded,
+        server_restarts_clients_and_sends_another_set,
         frozenset({Claim.ONE_SIGNATURE, Claim.AGREED, Claim.ONE_SECRET}) | TWO_PARTS,
     ),
 }
@@ -349,13 +349,13 @@ def _build(request):
     return request.param
 
 
-def test_the_product_tells_the_adversary_no_more_than_it_may(build, observe):
+def test_the_product_reveals_no_forbidden_knowledge(build, observe):
     session = build.run(observe)
     if session is not None:
         session.check()
 
 
-def test_a_build_that_breaks_a_rule_is_found(build, observe, monkeypatch):
+def test_a_build_that_breaks_a_rule_is_detected(build, observe, monkeypatch):
     build.cripple(monkeypatch)
     session = build.run(observe)
     with pytest.raises(ForbiddenKnowledgeError) as caught:

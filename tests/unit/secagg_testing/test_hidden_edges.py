@@ -79,7 +79,7 @@ def finish(session, clients):
             session.close(which)
 
 
-def test_a_drawer_that_does_not_look_is_unnoticed_not_in_the_sum(monkeypatch):
+def test_a_client_that_does_not_check_drawn_edges_is_left_out_unnoticed(monkeypatch):
     monkeypatch.setattr(_Reader, "check_drawn", lambda *_: None)
     session, victim, others = attacked()
     assert isinstance(session.clients[victim], client_states.Shared)
@@ -91,7 +91,7 @@ def test_a_drawer_that_does_not_look_is_unnoticed_not_in_the_sum(monkeypatch):
     assert read == {frozenset(map(identity_of, others))}
 
 
-def test_a_drawer_that_looks_leaves_and_one_sum_is_left():
+def test_a_client_that_checks_drawn_edges_leaves_and_one_sum_remains():
     session, victim, others = attacked()
     assert isinstance(session.clients[victim], client_states.Failed)
     assert not server.is_over(session.server_state)

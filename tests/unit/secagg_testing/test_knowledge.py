@@ -49,7 +49,7 @@ def claims_broken(session, charged=None):
     return set()
 
 
-def test_an_honest_session_with_losses_shows_the_sum_over_u3_and_nothing_else(observe):
+def test_an_honest_session_with_dropouts_reveals_only_the_sum_over_u3(observe):
     session = observe(8, threshold=4)
     result = session.run(
         {0: Round.SHARE_KEYS, 3: Round.MASKED_INPUT_COLLECTION, 5: Round.UNMASKING}
@@ -61,13 +61,13 @@ def test_an_honest_session_with_losses_shows_the_sum_over_u3_and_nothing_else(ob
     assert known.members == session.names(survivors)
 
 
-def test_before_any_answer_nothing_shows(observe):
+def test_nothing_is_revealed_before_any_answer(observe):
     session = observe(5, threshold=3, corrupt={4})
     session.reach(Round.MASKED_INPUT_COLLECTION)
     assert check(session.facts, charged={}) == ()
 
 
-def test_the_inputs_of_colluders_are_not_in_the_sum(observe):
+def test_the_inputs_of_colluders_are_excluded_from_the_revealed_sum(observe):
     session = observe(6, threshold=4, corrupt={1, 4})
     session.run({2: Round.MASKED_INPUT_COLLECTION})
     honest = (0, 3, 5)
@@ -75,7 +75,9 @@ def test_the_inputs_of_colluders_are_not_in_the_sum(observe):
     assert claims_broken(session) == set()
 
 
-def test_a_colluder_silent_at_the_end_gets_a_sum_from_an_aborted_session(observe):
+def test_a_colluder_that_withholds_its_answer_learns_a_sum_from_an_aborted_session(
+    observe,
+):
     session = observe(5, threshold=5, corrupt={4}, min_survivors=5)
     result = session.run({4: Round.UNMASKING})
     assert result.code is ErrorCode.TOO_FEW_ANSWERS
@@ -86,7 +88,7 @@ def test_a_colluder_silent_at_the_end_gets_a_sum_from_an_aborted_session(observe
     assert claims_broken(session, charged={}) == {Claim.BUDGET}
 
 
-def test_a_colluder_that_answers_garbage_keeps_what_it_holds(observe):
+def test_a_colluder_that_answers_garbage_still_contributes_its_shares(observe):
     session = observe(5, threshold=5, corrupt={4})
     session.run({4: Round.UNMASKING})
     size = len(session.facts.answers[0].data)
@@ -97,7 +99,7 @@ def test_a_colluder_that_answers_garbage_keeps_what_it_holds(observe):
     assert sums_of(session) == [(session.names(range(4)), session.sum_of(range(4)))]
 
 
-def test_a_wrong_share_among_many_hides_nothing(observe):
+def test_a_wrong_share_among_many_does_not_prevent_reconstruction(observe):
     session = observe(7, threshold=3)
     session.run()
     first = session.facts.answers[0]
@@ -105,7 +107,7 @@ def test_a_wrong_share_among_many_hides_nothing(observe):
     assert sums_of(session) == [(session.names(range(7)), session.sum_of(range(7)))]
 
 
-def test_the_input_of_a_client_that_is_declared_lost_stays_masked(observe):
+def test_the_input_of_a_client_declared_dropped_stays_masked(observe):
     session = observe(5, threshold=3, corrupt={4})
     session.reach(Round.MASKED_INPUT_COLLECTION)
     session.ask(range(1, 5), range(1, 5))  # although the input of 0 is there
@@ -114,7 +116,7 @@ def test_the_input_of_a_client_that_is_declared_lost_stays_masked(observe):
     assert claims_broken(session) == set()
 
 
-def test_a_store_counts_the_sums_of_all_sessions(observe):
+def test_the_budget_counts_the_sums_of_all_sessions(observe):
     first = observe(4, threshold=3)
     second = observe(4, threshold=3, facts=first.facts, number=2)
     first.run()
@@ -127,7 +129,7 @@ def test_a_store_counts_the_sums_of_all_sessions(observe):
         assert claims_broken(first, charged=too_little) == {Claim.BUDGET}
 
 
-def test_a_restored_client_that_answers_two_sets_gives_away_both_secrets(observe):
+def test_a_restored_client_that_answers_two_sets_reveals_both_secrets(observe):
     session = observe(6, threshold=4)
     session.reach(Round.MASKED_INPUT_COLLECTION)
     before = dict(session.clients)
@@ -167,7 +169,7 @@ def sum_in(found):
 
 
 @pytest.mark.parametrize("is_judged", [True, False])
-def test_a_ring_cut_by_losses_and_a_colluder_shows_two_sums_to_who_does_not_look(
+def test_a_ring_cut_by_dropouts_and_a_colluder_reveals_two_sums_unless_checked(
     observe, ring, monkeypatch, is_judged
 ):
     if not is_judged:
@@ -185,7 +187,7 @@ def test_a_ring_cut_by_losses_and_a_colluder_shows_two_sums_to_who_does_not_look
     assert claims_broken(session) == (set() if is_judged else TWO_PARTS)
 
 
-def test_idle_clients_after_the_inputs_are_in_do_not_cut_a_ring(observe, ring):
+def test_clients_silent_after_the_inputs_do_not_cut_a_ring(observe, ring):
     silent, colluder = {ring[0], ring[1], ring[6]}, ring[7]
     session = observe(12, threshold=2, degree=4, corrupt={colluder}, min_survivors=8)
     session.reach(Round.MASKED_INPUT_COLLECTION)
@@ -195,7 +197,7 @@ def test_idle_clients_after_the_inputs_are_in_do_not_cut_a_ring(observe, ring):
     assert claims_broken(session) == set()
 
 
-def test_a_threshold_that_the_colluders_reach_gives_them_both_secrets(observe, ring):
+def test_colluders_that_reach_the_threshold_learn_both_secrets(observe, ring):
     session = observe(
         12, threshold=2, degree=4, corrupt={ring[0], ring[1]}, colluders=1
     )
@@ -212,7 +214,7 @@ def test_a_threshold_that_the_colluders_reach_gives_them_both_secrets(observe, r
 
 
 @pytest.mark.parametrize("bound", [False, True], ids=["reused", "bound to its roster"])
-def test_a_polynomial_used_under_two_rosters_gives_its_secrets(observe, bound):
+def test_a_polynomial_used_under_two_rosters_reveals_its_secrets(observe, bound):
     session = observe(9, threshold=5, corrupt={6, 7, 8})
     session.reach(Round.ADVERTISE_KEYS)
     adverts = [session.clients[number].advert for number in range(9)]
@@ -234,7 +236,7 @@ def test_a_polynomial_used_under_two_rosters_gives_its_secrets(observe, bound):
     assert caught.value.violations[0].who == (identity_of(0),)
 
 
-def test_a_self_mask_seed_opens_what_was_masked_for_another_u2_as_well(observe):
+def test_a_self_mask_seed_also_unmasks_inputs_masked_for_another_u2(observe):
     session = observe(5, threshold=3, corrupt={4})
     session.reach(Round.SHARE_KEYS)
     session.close(Round.SHARE_KEYS)
@@ -248,7 +250,7 @@ def test_a_self_mask_seed_opens_what_was_masked_for_another_u2_as_well(observe):
     assert claims_broken(session) == {Claim.ONE_SUM, Claim.HONEST_PART, Claim.BUDGET}
 
 
-def test_two_inputs_under_one_mask_show_their_difference(observe):
+def test_two_inputs_under_one_mask_reveal_their_difference(observe):
     session = observe(4, threshold=3)
     session.reach(Round.MASKED_INPUT_COLLECTION)
     masked = session.facts.vectors[2]
@@ -258,7 +260,7 @@ def test_two_inputs_under_one_mask_show_their_difference(observe):
     assert Claim.HONEST_PART in claims_broken(session)
 
 
-def test_what_is_said_or_heard_twice_is_one_fact(observe):
+def test_repeated_messages_count_as_one_fact(observe):
     session = observe(4, threshold=4)
     session.reach(Round.MASKED_INPUT_COLLECTION)
     bitmap = encode_set(range(4), 4)
@@ -284,7 +286,7 @@ def test_what_is_said_or_heard_twice_is_one_fact(observe):
 @pytest.mark.parametrize(
     "write", [bytes, lambda b: b.hex().encode()], ids=["raw", "hex"]
 )
-def test_a_seed_left_on_a_disk_gives_both_secrets(observe, write):
+def test_a_seed_left_on_a_disk_reveals_both_secrets(observe, write):
     session = observe(5, threshold=3)
     session.run()
     seed = session.seed(2)
@@ -297,7 +299,7 @@ def test_a_seed_left_on_a_disk_gives_both_secrets(observe, write):
     }
 
 
-def test_an_encryption_key_opens_what_its_owner_sent_too(observe):
+def test_an_encryption_key_also_decrypts_what_its_owner_sent(observe):
     session = observe(5, threshold=4)
     session.reach(Round.MASKED_INPUT_COLLECTION)
     seed = session.seed(2)
@@ -310,7 +312,7 @@ def test_an_encryption_key_opens_what_its_owner_sent_too(observe):
     assert harmed == {(identity_of(2),)}
 
 
-def test_an_answer_and_public_records_on_a_disk_give_nothing(observe):
+def test_an_answer_and_public_records_on_a_disk_reveal_nothing(observe):
     session = observe(6, threshold=3, corrupt={4, 5})
     session.run()
     found = b"".join(a.data for a in session.facts.answers)
@@ -319,7 +321,7 @@ def test_an_answer_and_public_records_on_a_disk_give_nothing(observe):
     assert claims_broken(session) == set()
 
 
-def test_shares_left_on_a_disk_count_beside_those_of_colluders(observe):
+def test_shares_left_on_a_disk_count_with_those_of_colluders(observe):
     session = observe(6, threshold=3, corrupt={4, 5})
     session.reach(Round.MASKED_INPUT_COLLECTION)
     assert claims_broken(session) == set()
@@ -332,7 +334,7 @@ def test_shares_left_on_a_disk_count_beside_those_of_colluders(observe):
 
 
 @pytest.mark.parametrize("corrupt", [(), (3, 4, 5)], ids=["all honest", "half corrupt"])
-def test_views_of_u2_that_differ_leave_masks_that_only_a_colluder_removes(
+def test_differing_views_of_u2_leave_masks_that_only_a_colluder_removes(
     observe, corrupt
 ):
     session = observe(6, threshold=4, corrupt=corrupt, min_survivors=5)
@@ -348,7 +350,7 @@ def test_views_of_u2_that_differ_leave_masks_that_only_a_colluder_removes(
     assert claims_broken(session) == set()
 
 
-def test_a_wrong_sign_shows_the_parity_of_the_sum(observe):
+def test_a_wrong_sign_reveals_the_parity_of_the_sum(observe):
     session = observe(3, threshold=2)
     session.reach(Round.MASKED_INPUT_COLLECTION)
     name, pair = identity_of(0), PairMask(0, 1)
@@ -375,7 +377,7 @@ def test_a_wrong_sign_shows_the_parity_of_the_sum(observe):
     assert claims_broken(session) == {Claim.HONEST_PART}
 
 
-def test_a_wrong_sign_between_two_honest_clients_shows_their_difference(observe):
+def test_a_wrong_sign_between_two_honest_clients_reveals_their_difference(observe):
     session = observe(3, threshold=2, corrupt={2}, min_survivors=3)
     session.reach(Round.MASKED_INPUT_COLLECTION)
     wrong = dict(session.facts.vectors[1].masks) | {PairMask(0, 1): 1}
@@ -386,7 +388,7 @@ def test_a_wrong_sign_between_two_honest_clients_shows_their_difference(observe)
     assert claims_broken(session) == {Claim.HONEST_PART}
 
 
-def test_an_odd_modulus_has_no_parity_to_show(observe):
+def test_an_odd_modulus_reveals_no_parity(observe):
     session = observe(3, threshold=2, modulus=MODULUS + 1)
     session.reach(Round.MASKED_INPUT_COLLECTION)
     wrong = dict(session.facts.vectors[1].masks) | {PairMask(0, 1): 1}
@@ -399,7 +401,9 @@ def test_an_odd_modulus_has_no_parity_to_show(observe):
 
 
 @pytest.mark.parametrize(("counted", "holds"), [(None, True), (3, True), (4, False)])
-def test_a_sum_holds_the_noise_shares_that_the_report_counts(observe, counted, holds):
+def test_a_sum_contains_the_noise_shares_that_the_report_counts(
+    observe, counted, holds
+):
     session = observe(6, threshold=4, corrupt={5}, min_survivors=5, ladder=0)
     session.run({4: Round.MASKED_INPUT_COLLECTION})
     broken = set()
@@ -412,7 +416,7 @@ def test_a_sum_holds_the_noise_shares_that_the_report_counts(observe, counted, h
 
 @pytest.mark.parametrize("lost", [(), (4,), (3, 4)])
 @pytest.mark.parametrize("gives_all", [False, True])
-def test_layers_that_were_given_away_are_noise_no_more(observe, lost, gives_all):
+def test_revealed_layers_do_not_count_as_noise(observe, lost, gives_all):
     def read(parameters, share_holders):
         terms = read_noise_terms(parameters, share_holders)
         everything = tuple(range(parameters.noise_layers))
@@ -428,7 +432,7 @@ def test_layers_that_were_given_away_are_noise_no_more(observe, lost, gives_all)
 
 
 @pytest.mark.parametrize("noise", [None, 0], ids=["plain", "noise"])
-def test_more_colluders_than_declared_make_the_sum_too_small(observe, noise):
+def test_undeclared_colluders_make_the_sum_too_small(observe, noise):
     session = observe(
         5,
         threshold=4,
@@ -443,7 +447,7 @@ def test_more_colluders_than_declared_make_the_sum_too_small(observe, noise):
     )
 
 
-def test_a_violation_says_who_where_what_and_why(observe):
+def test_a_violation_states_party_session_and_derivation(observe):
     session = observe(5, threshold=5, corrupt={4}, min_survivors=5)
     session.run({4: Round.UNMASKING})
     with pytest.raises(ForbiddenKnowledgeError) as caught:
@@ -467,7 +471,7 @@ def test_a_violation_says_who_where_what_and_why(observe):
         assert line in text.splitlines()
 
 
-def test_secrets_do_not_show_in_what_the_ledger_prints(observe):
+def test_ledger_output_contains_no_secrets(observe):
     session = observe(3, threshold=2, corrupt={0}, min_survivors=3)
     session.run()
     closure = close(session.facts)
@@ -485,19 +489,19 @@ def test_secrets_do_not_show_in_what_the_ledger_prints(observe):
     assert "residues" not in printed
 
 
-def test_facts_about_a_session_that_was_not_offered_are_refused():
+def test_facts_about_an_unknown_session_are_rejected():
     with pytest.raises(ValueError, match="never offered"):
         Facts().on_roster(bytes(32), "a", b"")
 
 
-def test_a_vector_of_a_client_that_was_told_no_u2_is_refused(observe):
+def test_a_vector_of_a_client_without_u2_is_rejected(observe):
     session = observe(3, threshold=2)
     session.reach(Round.SHARE_KEYS)
     with pytest.raises(ValueError, match="told no usable U2"):
         session.facts.on_vector(session.session_id, identity_of(0), session.inputs[0])
 
 
-def test_a_corrupt_client_whose_seed_does_not_fit_its_keys_is_refused(observe):
+def test_a_corrupt_client_with_a_mismatched_seed_is_rejected(observe):
     session = observe(3, threshold=2)
     session.run()
     session.facts.corrupt(identity_of(1), session.seed(0))
@@ -505,7 +509,7 @@ def test_a_corrupt_client_whose_seed_does_not_fit_its_keys_is_refused(observe):
         close(session.facts)
 
 
-def test_a_corrupt_client_may_say_anything(observe):
+def test_a_corrupt_client_may_send_anything(observe):
     session = observe(3, threshold=2, corrupt={0}, min_survivors=3)
     session.reach(Round.SHARE_KEYS)
     to = (session.session_id, identity_of(0))
@@ -515,7 +519,7 @@ def test_a_corrupt_client_may_say_anything(observe):
     assert check(session.facts, charged={}) == ()
 
 
-def test_what_no_client_can_read_is_passed_over(observe):
+def test_undecodable_messages_are_ignored(observe):
     session = observe(3, threshold=3, corrupt={2}, min_survivors=3)
     session.reach(Round.MASKED_INPUT_COLLECTION)
     to = (session.session_id, identity_of(0))
@@ -539,7 +543,7 @@ LOSSES = st.sampled_from([*rounds_of(Profile.HONEST_CURIOUS_SERVER), Round.FINIS
 @pytest.mark.parametrize("_part", range(3))
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), modulus=st.sampled_from([2, MODULUS, 1 << 32, 1_000_003]))
-def test_losses_and_colluders_show_at_most_the_honest_part_of_u3(
+def test_dropouts_and_colluders_reveal_at_most_the_honest_part_of_u3(
     _part, observe, data, modulus
 ):
     clients = data.draw(st.integers(3, 8), label="clients")
@@ -599,7 +603,7 @@ def substituted(observe, *victims, clients=7, **parameters):
     return session
 
 
-def test_who_has_an_identity_key_counts_as_its_client(observe):
+def test_a_stolen_identity_key_counts_as_its_client(observe):
     """PROTOCOL §2.1: its owner is a colluder as far as signatures go."""
     session = substituted(observe, 2)
     with pytest.raises(ForbiddenKnowledgeError) as caught:
@@ -614,7 +618,7 @@ def test_who_has_an_identity_key_counts_as_its_client(observe):
         more.check()
 
 
-def test_stolen_keys_beyond_the_colluders_leave_no_quorum(observe):
+def test_stolen_keys_beyond_the_colluders_break_agreement(observe):
     session = observe(7, is_signed=True, colluders=1)
     session.reach(Round.MASKED_INPUT_COLLECTION)
     session.sign(range(5), range(5))  # 2Q > 7 + 1

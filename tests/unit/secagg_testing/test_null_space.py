@@ -17,7 +17,7 @@ matrices = st.tuples(st.integers(1, 6), st.integers(0, 6)).flatmap(
 
 
 @given(matrices)
-def test_modulo_2_it_is_what_enumeration_finds(matrix):
+def test_the_null_space_modulo_2_matches_enumeration(matrix):
     rows = len(matrix)
     basis = left_null_space(matrix, 2)
     spanned = {
@@ -34,7 +34,7 @@ def test_modulo_2_it_is_what_enumeration_finds(matrix):
 
 
 @given(matrices)
-def test_modulo_a_large_prime_it_has_the_dimension_that_it_has_over_the_rationals(
+def test_the_null_space_modulo_a_large_prime_has_the_rational_dimension(
     matrix,
 ):
     basis = left_null_space(matrix, LARGE)
@@ -45,14 +45,14 @@ def test_modulo_a_large_prime_it_has_the_dimension_that_it_has_over_the_rational
 
 
 @given(matrices, st.sampled_from([2, 3, LARGE]))
-def test_the_basis_is_reduced(matrix, prime):
+def test_the_null_space_basis_is_reduced(matrix, prime):
     basis = left_null_space(matrix, prime)
     leads = [int(np.flatnonzero(row)[0]) for row in basis]
     assert leads == sorted(set(leads))
     np.testing.assert_array_equal(basis[:, leads], np.eye(len(basis), dtype=np.int64))
 
 
-def test_disjoint_cycles_come_out_as_sets():
+def test_disjoint_cycles_are_returned_as_sets():
     # Two triangles: 0, 2, 4 and 1, 3, 5.
     edges = [(0, 2), (0, 4), (2, 4), (1, 3), (1, 5), (3, 5)]
     matrix = np.zeros((6, len(edges)), np.int64)

@@ -81,7 +81,7 @@ def test_every_name_makes_an_accountant_of_that_name():
         assert made.delta(1.0) == 0.0
 
 
-def test_an_unknown_name_is_refused_with_the_nearest_known_one():
+def test_an_unknown_name_is_rejected_with_the_nearest_known_one():
     with pytest.raises(ParameterError) as caught:
         account("skellam_gpd")
     assert caught.value.parameter == "accountant"
@@ -100,7 +100,7 @@ def test_delta_and_epsilon_are_inverse_and_monotone(name):
 
 
 @pytest.mark.parametrize("name", sorted(RENYI))
-def test_repeating_is_composing_again(name):
+def test_repeating_equals_composing_again(name):
     repeated = account(name, Repeated(RENYI[name], 3))
     again = account(name)
     for _ in range(3):
@@ -110,7 +110,7 @@ def test_repeating_is_composing_again(name):
 
 @pytest.mark.parametrize("adversary", [Adversary.SERVER, Adversary.PARTICIPANT])
 @pytest.mark.parametrize("name", sorted(RENYI))
-def test_sampling_is_ignored_and_said_so_for_those_who_see_it(name, adversary):
+def test_sampling_is_ignored_against_adversaries_that_observe_it(name, adversary):
     sampled = account(name, PoissonSampled(RENYI[name], 0.1), adversary=adversary)
     plain = account(name, RENYI[name], adversary=adversary)
     assert sampled.epsilon(1e-5) == plain.epsilon(1e-5)
@@ -132,7 +132,7 @@ def test_sampling_with_central_noise_helps_readers_under_stated_conditions(relea
 
 
 @pytest.mark.parametrize("name", sorted(set(RENYI) - {"zcdp"}))
-def test_sampling_of_noise_shares_is_counted_by_hypothetical_accountants_only(name):
+def test_only_hypothetical_accountants_count_sampling_of_noise_shares(name):
     event = Repeated(PoissonSampled(RENYI[name], 0.01), 10)
     plain = account(name, Repeated(RENYI[name], 10))
     honest = account(name, event, adversary=Adversary.MODEL_READER)
@@ -178,7 +178,7 @@ def test_a_secret_selection_is_counted_against_every_adversary(name, adversary):
     assert whole.statement(1e-5) == once.statement(1e-5)
 
 
-def test_a_selection_counts_for_nothing_where_any_vector_may_replace_another():
+def test_a_selection_is_not_counted_under_replace_one():
     options = {"adversary": Adversary.SERVER, "adjacency": Adjacency.REPLACE_ONE}
     selected = SecretlySelected(SKELLAM, Fraction(1, 10))
     found = account("skellam-gdp", selected, **options)
@@ -188,7 +188,7 @@ def test_a_selection_counts_for_nothing_where_any_vector_may_replace_another():
     assert any("not counted" in text for text in found.statement(1e-5).assumptions)
 
 
-def test_a_hypothetical_accountant_is_never_a_choice_and_never_trusted():
+def test_a_hypothetical_accountant_is_never_listed_and_never_trusted():
     assert not any(name.startswith("hypothetical") for name in accountant_names())
     assert weakest(Status) is Status.HYPOTHETICAL
     with pytest.raises(ParameterError):
@@ -225,7 +225,7 @@ def test_the_distance_of_the_sampler_is_charged_once_per_release(name):
 
 
 @pytest.mark.parametrize("name", sorted(RENYI))
-def test_an_event_without_theorem_is_refused_and_not_composed(name):
+def test_an_event_without_a_theorem_is_rejected_and_not_composed(name):
     made = account(name)
     with pytest.raises(UnknownEventError, match=name):
         made.compose(BinomialEvent(4, 100, 1.0, 1.0, 1))
@@ -244,7 +244,7 @@ def test_an_event_without_theorem_is_refused_and_not_composed(name):
         ("statement", 2.0, "delta"),
     ],
 )
-def test_questions_out_of_range_are_refused_by_name(method, value, parameter):
+def test_arguments_out_of_range_are_rejected_by_name(method, value, parameter):
     with pytest.raises(ParameterError) as caught:
         getattr(account("zcdp", DISCRETE), method)(value)
     assert caught.value.parameter == parameter
@@ -266,13 +266,13 @@ def test_a_statement_is_json_and_names_everything_it_depends_on():
     assert hopeless.to_dict()["epsilon"] == "inf"
 
 
-def test_the_weakest_status_is_the_one_that_counts():
+def test_the_weakest_status_of_several_is_reported():
     assert weakest([Status.CERTIFIED, Status.NUMERICAL, Status.PROVEN]) == "numerical"
     assert weakest([]) is Status.PROVEN
 
 
 @pytest.mark.parametrize("name", accountant_names())
-def test_every_accountant_says_itself_where_its_proof_stands(name):
+def test_every_accountant_states_the_status_of_its_own_proof(name):
     found = accountant_class(name)
     # Not by inheritance: a theorem for other noise has a proof of its own.
     assert isinstance(vars(found)["proof_of_theorem"], Proof)
@@ -284,14 +284,14 @@ def test_every_accountant_says_itself_where_its_proof_stands(name):
     assert guesser.proof is found.proof_of_theorem
 
 
-def test_what_is_proven_is_proven_in_a_publication():
+def test_the_status_proven_requires_a_published_proof():
     for name in accountant_names():
         found = accountant_class(name)
         if found.status_of_theorem is Status.PROVEN:
             assert found.proof_of_theorem is Proof.PUBLISHED
 
 
-def test_a_combination_with_one_own_part_is_an_own_theorem():
+def test_a_combination_with_an_own_proof_has_an_own_proof():
     assert least_reviewed([Proof.PUBLISHED, Proof.OWN]) is Proof.OWN
     assert least_reviewed([Proof.PUBLISHED] * 2) is Proof.PUBLISHED
     # A secret coin, even before a published bound; and no coin that is not counted.
@@ -306,7 +306,7 @@ def test_a_combination_with_one_own_part_is_an_own_theorem():
     assert alike.proof is Proof.PUBLISHED
 
 
-def test_a_statement_says_its_grounds_in_words():
+def test_a_statement_names_status_and_proof_in_words():
     assert account("zcdp", DISCRETE).statement(1e-5).grounds == "proven"
     own = account("mixture-gdp", MIXTURE).statement(1e-5)
     assert (own.status, own.proof) == ("certified", "own")
@@ -314,7 +314,7 @@ def test_a_statement_says_its_grounds_in_words():
     assert own.to_dict()["status"] == "certified"
 
 
-def test_zcdp_adds_rho_and_knows_that_sampling_is_not_concentrated():
+def test_zcdp_adds_rho_and_is_infinite_under_sampling():
     made = account("zcdp", Composed((Repeated(GAUSSIAN, 3), DISCRETE)))
     assert made.rho == pytest.approx(4 * 25 / 1000)
     sampled = account(
@@ -361,7 +361,7 @@ def test_ddgauss_follows_its_three_expressions():
     ],
 )
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 1e-6), (4.0, 1e-3)])
-def test_calibration_reaches_the_target_and_no_smaller_noise_does(
+def test_calibration_reaches_the_target_with_the_least_noise(
     name, build, epsilon, delta
 ):
     variance = calibrate(
@@ -377,7 +377,7 @@ def test_calibration_reaches_the_target_and_no_smaller_noise_does(
     assert account(name, build(variance * Fraction("0.999"))).epsilon(delta) > epsilon
 
 
-def test_what_the_statement_asks_for_beyond_its_delta_is_no_more_than_it_needs():
+def test_the_noise_added_for_the_statement_is_minimal():
     """Here a noise whose δ is small enough states an ε a thousandth too large."""
     target = {"accountant": "mixture-gdp", "epsilon": 1.3003, "delta": 3.325e-4}
 
@@ -403,7 +403,7 @@ def test_calibration_of_a_gaussian_is_close_to_the_analytic_one():
     assert exact <= variance <= exact * (1 + 2e-5)
 
 
-def test_calibration_says_whose_theorem_does_not_cover_the_events():
+def test_calibration_names_the_accountant_without_a_theorem():
     options = {"epsilon": 1.0, "delta": 1e-5, "adversary": Adversary.SERVER}
     for events, said in (
         (
@@ -423,7 +423,7 @@ def test_calibration_says_whose_theorem_does_not_cover_the_events():
             calibrate(events, accountant="mixture-simple", **options)
 
 
-def test_calibration_that_cannot_succeed_is_an_error():
+def test_an_impossible_calibration_raises_an_error():
     options = {"epsilon": 1.0, "delta": 1e-5, "adversary": Adversary.SERVER}
     with pytest.raises(CalibrationError, match="relax the target"):
         calibrate(
@@ -477,7 +477,7 @@ def test_calibration_returns_the_least_of_the_bracket_when_that_is_enough():
 
 
 @pytest.mark.parametrize("number", [Fraction(1, 3), Fraction(10**30, 7), 0.1, 5.0])
-def test_dyadic_rounding_goes_up_by_less_than_a_part_in_four_million(number):
+def test_dyadic_rounding_increases_by_less_than_one_part_in_four_million(number):
     rounded = round_up_to_dyadic(number)
     assert number <= rounded <= Fraction(number) * (1 + Fraction(1, 1 << 22))
     assert rounded.denominator & (rounded.denominator - 1) == 0

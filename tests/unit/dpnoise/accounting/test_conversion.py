@@ -28,7 +28,7 @@ def test_delta_and_epsilon_are_inverse_to_each_other():
     assert renyi_delta(order, divergence, epsilon) == pytest.approx(1e-6, rel=1e-10)
 
 
-def test_an_order_without_theorem_never_wins():
+def test_an_order_without_a_theorem_is_never_chosen():
     divergences = np.where(ORDERS < 8.0, np.inf, 0.03 * ORDERS)
     covered = ORDERS >= 8.0
     assert renyi_epsilon(ORDERS, divergences, 1e-5) == renyi_epsilon(

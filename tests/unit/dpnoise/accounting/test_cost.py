@@ -19,7 +19,7 @@ def mixture(variance=200, norm=16.0, largest=1.0):
 
 
 @pytest.mark.parametrize("name", ["mixture-contour", "mixture-pld"])
-def test_tables_cost_what_noise_and_coordinates_reach(name):
+def test_the_cost_of_tables_grows_with_noise_and_coordinates(name):
     usual = accounting_cost(mixture(), name)
     assert 0.0 < usual < MAX_ACCOUNTING_COST
     assert accounting_cost(mixture(variance=1 << 24), name) > 20 * usual
@@ -29,7 +29,7 @@ def test_tables_cost_what_noise_and_coordinates_reach(name):
     assert long == accounting_cost(mixture(largest=4.0), name)
 
 
-def test_sums_over_orders_cost_less_where_releases_repeat_or_delta_is_large():
+def test_sums_over_orders_cost_less_for_repeated_releases_or_a_large_delta():
     """Their best order falls with both, as that of a Gaussian does."""
     faint = mixture(1 << 20, 16.0, 2.0)
     once = accounting_cost(faint, "mixture-rdp")
@@ -40,7 +40,7 @@ def test_sums_over_orders_cost_less_where_releases_repeat_or_delta_is_large():
     )
 
 
-def test_what_a_hostile_description_asks_for_is_far_beyond_the_limit():
+def test_a_hostile_description_exceeds_the_cost_limit_by_far():
     for name in ("mixture-contour", "mixture-pld"):
         assert (
             accounting_cost(mixture(1 << 36, 2.0**32, 1024.0), name)
@@ -52,7 +52,7 @@ def test_what_a_hostile_description_asks_for_is_far_beyond_the_limit():
     )
 
 
-def test_vectors_far_shorter_than_the_noise_are_short_everywhere():
+def test_vectors_far_shorter_than_the_noise_are_cheap():
     # No coordinate is longer than the vector, so steep contours need no long windows.
     for norm in (2.5e-7, 0.01):
         spread = mixture(315, norm, 0.02 * norm**0.5)
@@ -65,14 +65,14 @@ def test_a_coordinate_that_may_hold_the_whole_norm_is_expensive():
         assert accounting_cost(spread, name) > 3 * accounting_cost(whole, name)
 
 
-def test_a_name_that_counts_sampling_costs_as_much():
+def test_a_hypothetical_accountant_costs_as_much_as_its_base():
     for name in ("mixture-pld", "mixture-rdp"):
         assert accounting_cost(mixture(), "hypothetical-" + name) == accounting_cost(
             mixture(), name
         )
 
 
-def test_the_others_cost_nothing_worth_counting():
+def test_the_cost_of_the_other_accountants_is_zero():
     integers = SkellamEvent(10, Fraction(1 << 40), 2.0**25, None, 1 << 25)
     for name in ("skellam-gdp", "skellam-rdp", "skellam-paper"):
         assert accounting_cost(integers, name) == 0.0
@@ -81,14 +81,14 @@ def test_the_others_cost_nothing_worth_counting():
     assert accounting_cost(integers, "mixture-contour") > 500 * MAX_ACCOUNTING_COST
 
 
-def test_a_bound_on_coordinates_that_shortens_vectors_is_what_the_forecast_counts():
+def test_the_forecast_counts_the_norm_that_the_coordinate_bound_allows():
     cut = SkellamMixtureEvent(8, Fraction(100), 1.7, 1 / 1024)
     short = SkellamMixtureEvent(8, Fraction(100), 8 / 1024**2, 1 / 1024)
     for name in ("mixture-pld", "mixture-contour"):
         assert accounting_cost(cut, name) == accounting_cost(short, name)
 
 
-def test_a_sum_over_all_orders_with_selection_is_refused_before_it_takes_seconds():
+def test_an_expensive_sum_over_orders_with_selection_is_rejected_in_advance():
     release = SkellamMixtureEvent(12663, Fraction(7292), 0.0243, 0.1558)
     asked = {"times": 1000, "delta": 1e-14}
     assert accounting_cost(release, "mixture-rdp", **asked) < MAX_ACCOUNTING_COST
@@ -117,7 +117,7 @@ def test_orders_with_selection_cost_what_they_were_measured_to_cost(
     assert 0.8 * seconds < found / 1e9 < 8.0 * seconds + 0.3
 
 
-def test_long_coordinates_beside_noise_of_less_than_a_step_are_refused():
+def test_long_coordinates_with_noise_below_one_step_are_rejected():
     # No order has a bound there, and each is looked for in 32 cells of 64 parts.
     for variance, norm, largest in (
         (Fraction(19, 1 << 19), 9.5e9, 51.0),
@@ -142,7 +142,9 @@ def test_long_coordinates_beside_noise_of_less_than_a_step_are_refused():
         (0.03125, 8e-8, 1 / 4096, 2.0),  # losses of one step or none: many blocks
     ],
 )
-def test_a_curve_costs_what_it_was_measured_to_cost(variance, norm, largest, seconds):
+def test_the_cost_of_a_curve_matches_its_measured_time(
+    variance, norm, largest, seconds
+):
     found = accounting_cost(mixture(variance, norm, largest), "mixture-pld")
     assert seconds < found / 1e9 < 3.5 * seconds
 
@@ -159,7 +161,7 @@ def test_a_curve_costs_what_it_was_measured_to_cost(variance, norm, largest, sec
         (72_000_000, 1.7e5, 0.62, 1.4e-5, 0.5),  # a lattice of a quarter of a million
     ],
 )
-def test_an_integral_costs_what_it_was_measured_to_cost(
+def test_the_cost_of_an_integral_matches_its_measured_time(
     variance, norm, largest, delta, seconds
 ):
     release = mixture(Fraction(variance), norm, largest)
@@ -167,14 +169,14 @@ def test_an_integral_costs_what_it_was_measured_to_cost(
     assert 0.8 * seconds < found / 1e9 < 5.5 * seconds
 
 
-def test_an_integral_with_selection_costs_what_its_delta_does():
+def test_an_integral_with_selection_costs_as_much_as_at_its_inner_delta():
     release = mixture(Fraction(2500), 300.0, 7.0)
     behind = accounting_cost(release, "mixture-contour", delta=1e-8, rate=1e-3)
     assert behind == accounting_cost(release, "mixture-contour", delta=1e-8 / 1e-3)
     assert accounting_cost(release, "mixture-contour", delta=0.1, rate=1e-3) < behind
 
 
-def test_atoms_have_a_bounded_cost_that_multisets_multiply():
+def test_the_cost_of_atoms_is_bounded_and_multiplied_by_multisets():
     ones = SkellamEvent(10, Fraction(5), 3.0, None, 1)
     longer = SkellamEvent(10, Fraction(5), 3.0, None, 3)
     costs = [accounting_cost(each, "lattice-pld") for each in (ones, longer)]
@@ -186,7 +188,7 @@ def test_atoms_have_a_bounded_cost_that_multisets_multiply():
     assert accounting_cost(mixture(), "lattice-pld") == 0.0
 
 
-def test_a_faint_release_that_one_coordinate_may_be_is_expensive_for_a_curve():
+def test_a_faint_release_concentrated_in_one_coordinate_is_expensive_for_a_curve():
     norm = 1.3975659385323524e-07
     whole = mixture(Fraction(1.467), norm, 1 / 4096)
     assert accounting_cost(whole, "mixture-pld") > MAX_ACCOUNTING_COST

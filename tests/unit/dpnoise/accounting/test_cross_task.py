@@ -86,7 +86,7 @@ def plain(epsilon, delta):
         ([plain(0.1, 1e-6)] * 11, False),
     ],
 )
-def test_losses_without_a_gaussian_add_up(losses, is_within):
+def test_losses_without_a_gaussian_bound_add_up(losses, is_within):
     assert fits(losses, LIMIT) is is_within
     assert {each.rule for each in spent(losses, LIMIT)} == {Rule.BASIC}
 
@@ -101,7 +101,7 @@ def test_gaussian_losses_are_composed_as_one_gaussian(epsilons):
     assert found.epsilon < sum(epsilons)
 
 
-def test_what_no_gaussian_covers_is_charged_to_delta():
+def test_the_part_outside_the_gaussian_bound_is_charged_to_delta():
     losses = [gaussian(0.4, 1e-6, distance=1e-8), gaussian(0.4, 1e-6, added=1e-6)]
     found = next(each for each in spent(losses, LIMIT) if each.rule is Rule.GAUSSIAN)
     shift = math.sqrt(sum(each.gaussian.shift**2 for each in losses))
@@ -111,7 +111,7 @@ def test_what_no_gaussian_covers_is_charged_to_delta():
     assert not fits(over, LIMIT)
 
 
-def test_one_loss_without_a_gaussian_leaves_the_basic_sum_alone():
+def test_one_loss_without_a_gaussian_bound_leaves_only_the_basic_sum():
     losses = [gaussian(0.6, 1e-6), gaussian(0.6, 1e-6)]
     assert fits(losses, LIMIT)
     assert not fits([*losses, plain(1e-9, 0.0)], LIMIT)
@@ -148,7 +148,7 @@ def dearest_second_task(first, limit, accepts, losses):
     return total
 
 
-def test_a_choice_by_results_stays_within_delta_and_would_not_without_halves():
+def test_an_adaptive_choice_of_rule_needs_half_of_delta_for_each():
     """A counterexample to the better of two filters, and what the halves are for."""
     limit = LossLimit(1.0, 1e-2)
     first = gaussian(0.6, 1e-4)
@@ -191,7 +191,7 @@ def test_a_choice_by_results_stays_within_delta_and_would_not_without_halves():
     ],
 )
 @pytest.mark.parametrize("kind", [plain, gaussian])
-def test_what_is_said_to_fit_fits_and_a_little_more_does_not(losses, kind):
+def test_the_required_change_fits_and_is_minimal(losses, kind):
     refused = kind(1.5, 1e-6)
     assert not fits([*losses, refused], LIMIT)
     room = required_change(refused, losses, LIMIT)
@@ -203,7 +203,7 @@ def test_what_is_said_to_fit_fits_and_a_little_more_does_not(losses, kind):
     assert not fits([*losses, refused], too_little)
 
 
-def test_where_delta_is_too_small_the_room_says_so():
+def test_the_required_change_names_delta_if_delta_is_too_small():
     refused = plain(0.1, 2e-5)
     room = required_change(refused, [plain(0.1, 1e-6)], LIMIT)
     assert room.epsilon == 0.0
@@ -222,7 +222,7 @@ def test_where_delta_is_too_small_the_room_says_so():
     assert required_change(plain(0.9, 0.7), [plain(0.1, 0.3)], LIMIT).needed is None
 
 
-def test_whatever_limit_is_named_takes_what_was_refused():
+def test_the_named_limit_admits_what_was_rejected():
     rng, named = np.random.default_rng(2027), 0  # noqa: TID251 - cases, no noise
     for _ in range(400):
         losses = [
@@ -275,7 +275,9 @@ MIXTURE = SkellamMixtureEvent(
     ],
 )
 @pytest.mark.parametrize("times", [1, 7])
-def test_the_gaussian_of_an_event_states_what_its_accountant_does(event, name, times):
+def test_the_gaussian_loss_of_an_event_equals_that_of_its_accountant(
+    event, name, times
+):
     loss = gaussian_loss(Repeated(event, times), delta=1e-6)
     account = make_accountant(name, adversary=Adversary.SERVER)
     stated = account.compose(Repeated(event, times)).epsilon(1e-6)
@@ -286,6 +288,6 @@ def test_the_gaussian_of_an_event_states_what_its_accountant_does(event, name, t
     assert found.epsilon >= stated * (1 - 1e-12)
 
 
-def test_with_selection_no_gaussian_dominates():
+def test_a_release_with_selection_has_no_gaussian_bound():
     assert gaussian_loss(SecretlySelected(SKELLAM, Fraction(1, 2)), delta=1e-6) is None
     assert gaussian_loss(SecretlySelected(MIXTURE, Fraction(1, 2)), delta=1e-6) is None

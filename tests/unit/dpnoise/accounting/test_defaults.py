@@ -74,7 +74,7 @@ def test_the_default_states_the_least_epsilon_of_all_that_are_trusted(kind):
         assert name in accountant_names()
 
 
-def test_the_choice_follows_the_release():
+def test_the_default_accountant_depends_on_the_release():
     def choice(event):
         return default_accountant(event, delta=DELTA, adversary=Adversary.SERVER)
 
@@ -86,7 +86,7 @@ def test_the_choice_follows_the_release():
     assert default_accountants(fine)[0] == "mixture-gdp"
 
 
-def test_a_discrete_gaussian_needs_what_a_gaussian_needs():
+def test_a_discrete_gaussian_needs_as_much_noise_as_a_gaussian():
     found = calibrate_least(
         lambda v: DiscreteGaussianEvent(65536, v, 256.0),
         accountants=default_accountants(DISCRETE),
@@ -98,7 +98,7 @@ def test_a_discrete_gaussian_needs_what_a_gaussian_needs():
     assert float(found.variance) / 256.0**2 == pytest.approx(13.918, rel=1e-4)
 
 
-def test_an_event_without_a_trusted_theorem_is_refused():
+def test_an_event_without_a_trusted_theorem_is_rejected():
     with pytest.raises(UnknownEventError, match="name an accountant"):
         default_accountants(Composed((SHARES, CLIPPED)))
     with pytest.raises(UnknownEventError):
@@ -123,7 +123,7 @@ def calibrated(build, names, **options):
     )
 
 
-def test_calibration_keeps_the_least_noise_and_says_what_the_others_asked_for():
+def test_calibration_returns_the_least_noise_and_lists_all_attempts():
     def build(variance):
         return SkellamMixtureEvent(256, variance, 4.0, 0.5)
 
@@ -166,7 +166,7 @@ def test_calibration_stops_once_it_is_within_half_a_percent_of_a_gaussian():
     assert float(counter.variance) == pytest.approx(11.076, rel=1e-3)
 
 
-def test_a_fallback_is_asked_last_and_only_where_others_waste_more_than_a_percent():
+def test_a_fallback_is_tried_last_and_only_if_others_exceed_one_percent():
     assert default_accountants(DISCRETE) == ("skellam-gdp",)
     assert default_accountants(GAUSSIAN) == ("skellam-gdp", "gaussian-pld")
     assert default_accountants(SHARES) == ("log-concave-gdp", "ddgauss-paper")
@@ -183,7 +183,7 @@ def test_a_fallback_is_asked_last_and_only_where_others_waste_more_than_a_percen
         assert len(found.tried) == asked
 
 
-def test_an_accountant_that_cannot_reach_the_target_is_passed_over():
+def test_an_accountant_that_cannot_reach_the_target_is_skipped():
     def tiny(variance):
         return SkellamMixtureEvent(16, variance, 0.01, 0.05)
 
@@ -197,7 +197,7 @@ def test_an_accountant_that_cannot_reach_the_target_is_passed_over():
         calibrated(tiny, ())
 
 
-def test_a_rough_calibration_is_within_a_thousandth_of_the_exact_one():
+def test_a_coarse_calibration_is_within_a_thousandth_of_the_exact_one():
     def release(variance):
         return SkellamMixtureEvent(65536, variance, 1.0, 96 / 4096)
 

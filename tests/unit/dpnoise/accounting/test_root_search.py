@@ -43,7 +43,7 @@ def jump(where, before, after):
 
 @pytest.mark.parametrize("slope", [0.4, 1.0, 2.5])
 @pytest.mark.parametrize("start", [1e-3, 300.0, 1e6])
-def test_where_nothing_jumps_the_least_is_found_in_few_steps(slope, start):
+def test_a_smooth_minimum_is_found_in_few_steps(slope, start):
     asked = Asked(lambda at: slope * (math.log(300.0) - at))
     found = search(asked, start, at_a_jump=1e-3, near=3.9e-3)
     assert 300.0 <= found <= 300.0 * (1 + 2.0 * TOLERANCE / slope)
@@ -52,7 +52,7 @@ def test_where_nothing_jumps_the_least_is_found_in_few_steps(slope, start):
 
 @pytest.mark.parametrize("start", [10.0, 900.0, 1e5])
 @pytest.mark.parametrize("before", [0.13, 3.0, math.inf])
-def test_a_jump_is_known_no_better_than_it_need_be(start, before):
+def test_a_jump_is_located_only_as_precisely_as_required(start, before):
     exact = Asked(jump(1000.0, before, 1.0))
     search(exact, start)
     asked = Asked(jump(1000.0, before, 1.0))
@@ -62,7 +62,7 @@ def test_a_jump_is_known_no_better_than_it_need_be(start, before):
     assert len(asked.places) <= min(19, len(exact.places) - 5)
 
 
-def test_a_jump_that_was_found_roughly_is_looked_for_beside_it():
+def test_a_roughly_known_jump_is_searched_nearby():
     for start in (1000.5, 1003.5):
         asked = Asked(jump(1000.0, 0.13, 1.0))
         found = search(asked, start, at_a_jump=2.5e-4, near=3.9e-3)
@@ -71,7 +71,7 @@ def test_a_jump_that_was_found_roughly_is_looked_for_beside_it():
         assert all(990.0 < place < 1010.0 for place in asked.places)
 
 
-def test_what_is_flat_up_to_a_wall_is_halved():
+def test_a_flat_function_with_a_wall_is_bisected():
     """As where δ is the sampler's charge alone, and then there is no theorem."""
 
     def shortfall(at):
@@ -85,7 +85,7 @@ def test_what_is_flat_up_to_a_wall_is_halved():
     assert len(asked.places) <= 16  # by the Gaussian's step alone 30
 
 
-def test_from_where_all_is_flat_the_search_does_not_leap_far_below():
+def test_the_search_does_not_leap_far_below_a_flat_region():
     """As where a δ has its least, from noise that another bound would need."""
     asked = Asked(lambda at: max(-0.2427 - 1e-7 * at, math.log(166.0) - at))
     found = search(asked, 344.6, tolerance=1e-3)
@@ -94,7 +94,7 @@ def test_from_where_all_is_flat_the_search_does_not_leap_far_below():
     assert len(asked.places) <= 6
 
 
-def test_nothing_is_returned_that_falls_short():
+def test_the_result_always_satisfies_the_condition():
     """Even where what is asked for neither falls nor rises steadily."""
     for seed in range(40):
 

@@ -22,7 +22,7 @@ LAWS = tuple(
 
 
 @pytest.mark.parametrize("rate", [0.9, 0.3, 0.02])
-def test_the_bound_holds_in_both_directions_and_is_met_in_one(rate):
+def test_the_bound_holds_in_both_directions_and_is_tight_in_one(rate):
     for shown, hidden in itertools.combinations(LAWS, 2):
         mixed = [
             rate * a + (1.0 - rate) * b for a, b in zip(shown, hidden, strict=True)
@@ -39,7 +39,7 @@ def test_the_bound_holds_in_both_directions_and_is_met_in_one(rate):
 
 @pytest.mark.parametrize("rate", [1.0, 0.999, 0.5, 1e-3, 1e-9])
 @pytest.mark.parametrize("epsilon", [0.0, 1e-12, 1e-3, 0.999, 1.0, 7.0, 800.0])
-def test_the_two_functions_are_inverses_that_err_to_the_safe_side(epsilon, rate):
+def test_the_two_functions_are_inverses_with_conservative_rounding(epsilon, rate):
     behind = epsilon_behind(epsilon, rate)
     assert behind >= epsilon
     back = epsilon_before(behind, rate)
@@ -48,5 +48,5 @@ def test_the_two_functions_are_inverses_that_err_to_the_safe_side(epsilon, rate)
         assert math.expm1(behind) <= math.expm1(epsilon) / rate * (1.0 + 1e-12)
 
 
-def test_nothing_is_gained_where_the_loss_is_infinite():
+def test_an_infinite_loss_stays_infinite():
     assert epsilon_before(math.inf, 0.01) == math.inf

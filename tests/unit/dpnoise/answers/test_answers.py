@@ -54,7 +54,7 @@ def total(question, answers):
     return np.sum([question.encode(answer) for answer in answers], axis=0)
 
 
-def test_the_intervals_of_a_plan_hold_where_no_noise_is_taken_back():
+def test_the_intervals_of_a_plan_hold_without_removed_noise():
     made = plan(**AGES.bounds, clients=40, min_survivors=20, epsilon=3.0, delta=1e-6)
     rule = made.parameters.noise_rule
     arriving = max(n * rule.session(n).upload for n in range(20, 41))
@@ -67,7 +67,7 @@ def test_the_intervals_of_a_plan_hold_where_no_noise_is_taken_back():
 
 
 @pytest.mark.parametrize("question", [AGES, PETS, BALLOT, INCOME])
-def test_a_plan_for_a_question_takes_its_vectors_as_they_are(question):
+def test_a_plan_for_a_question_uses_the_bounds_of_its_vectors(question):
     made = plan(question, clients=50, epsilon=1.0, delta=1e-5)
     assert made == plan(clients=50, epsilon=1.0, delta=1e-5, **question.bounds)
     chosen = make_mechanism(made.parameters)
@@ -94,7 +94,7 @@ def test_no_answer_exceeds_the_bounds(question, answers):
         assert vector.max() <= 1
 
 
-def test_buckets_hold_their_lower_border():
+def test_buckets_include_their_lower_border():
     counted = total(AGES, [0, 17.9, 18, 29, 65, 120, 121])
     assert counted.tolist() == [2, 2, 0, 2]
     found = AGES.decode(counted, noise_variance=4.0)
@@ -109,7 +109,7 @@ def test_choices_are_counted_by_name():
     assert found.labels == PETS.options
 
 
-def test_a_majority_within_the_noise_is_not_decided():
+def test_a_majority_within_the_noise_is_undecided():
     votes = [(True, None)] * 40 + [(False, True)] * 5
     found = BALLOT.decode(total(BALLOT, votes), noise_variance=9.0)
     assert found.majorities.tolist() == [35, 5]
@@ -120,7 +120,7 @@ def test_a_majority_within_the_noise_is_not_decided():
 
 @pytest.mark.parametrize("variance", [0.05, 1.0, 11.1, 400.0])
 @pytest.mark.parametrize(("confidence", "counts"), [(0.95, 1), (0.99, 7)])
-def test_noise_reaches_as_far_as_its_law_says(variance, confidence, counts):
+def test_the_noise_quantile_follows_the_exact_law(variance, confidence, counts):
     reach = noise_quantile(variance, confidence=confidence, counts=counts)
     law = scipy.stats.skellam(variance / 2, variance / 2)
     beyond = (1 - confidence) / counts
@@ -135,7 +135,7 @@ def test_noise_of_large_variance_is_normal():
     assert far >= 1.96 * math.sqrt(variance)
 
 
-def test_ranks_without_noise_are_counts():
+def test_noiseless_ranks_are_counts():
     values = np.array([0.5, 0.7, 3.2, 3.9, 8.0, 15.5, 99.0])
     found = INCOME.decode(total(INCOME, values), inputs=7, noise_variance=1e-3)
     below = [np.count_nonzero(np.minimum(values, 15.99) < b) for b in found.borders]
@@ -172,7 +172,7 @@ def drawn(count, number, variance=9):
     return noise.astype(np.float64)
 
 
-def test_ranks_are_the_least_squares_fit():
+def test_ranks_are_a_least_squares_fit():
     noisy = drawn(30, 1) + 5.25
     found = INCOME.decode(noisy, inputs=40, noise_variance=9.0)
     np.testing.assert_allclose(
@@ -180,7 +180,7 @@ def test_ranks_are_the_least_squares_fit():
     )
 
 
-def test_intervals_of_quantiles_hold_as_often_as_they_say():
+def test_quantile_intervals_have_their_stated_coverage():
     # 250 draws at 80 percent confidence over all borders together, from seeds that
     # never change. If new seeds are chosen, fewer than 180 that hold are a false alarm
     # once in 800 where they hold exactly as often, and far less often here.
@@ -224,7 +224,7 @@ def test_intervals_of_quantiles_hold_as_often_as_they_say():
         functools.partial(noise_quantile, 1.0, confidence=1.0),
     ],
 )
-def test_a_question_that_makes_no_sense_is_refused(ask):
+def test_an_invalid_question_is_rejected(ask):
     with pytest.raises(ParameterError):
         ask()
 
@@ -242,13 +242,13 @@ def test_a_question_that_makes_no_sense_is_refused(ask):
         (BALLOT, (True, 1)),
     ],
 )
-def test_an_answer_to_another_question_is_refused_and_not_shown(question, answer):
+def test_an_invalid_answer_is_rejected_without_showing_it(question, answer):
     with pytest.raises(InputError) as caught:
         question.encode(answer)
     assert "parrot" not in str(caught.value)
 
 
-def test_a_sum_of_another_question_is_refused():
+def test_a_sum_of_another_question_is_rejected():
     with pytest.raises(InputError, match="4 finite"):
         AGES.decode(np.zeros(3), noise_variance=1.0)
     with pytest.raises(InputError):
@@ -258,7 +258,7 @@ def test_a_sum_of_another_question_is_refused():
         found.quantile(1.0)
 
 
-def test_a_question_that_stands_first_decides_its_bounds():
+def test_a_question_as_first_argument_determines_its_bounds():
     asked = {"clients": 50, "epsilon": 1.0, "delta": 1e-5}
     made = plan(AGE, **asked)
     assert (made.request.dimension, made.request.l2_clip) == (1, 60.0)
@@ -268,7 +268,7 @@ def test_a_question_that_stands_first_decides_its_bounds():
         plan(50, epsilon=1.0, delta=1e-5)
 
 
-def test_a_mean_is_the_middle_and_the_sum_over_the_number_of_answers():
+def test_a_mean_is_decoded_from_the_sum_and_the_number_of_answers():
     vectors = [AGE.encode(age) for age in (-5, 0, 30.5, 120, 1e9)]
     assert [float(vector[0]) for vector in vectors] == [-60, -60, -29.5, 60, 60]
     odd = Mean(0.1, 0.7)
@@ -286,7 +286,7 @@ def test_a_mean_is_the_middle_and_the_sum_over_the_number_of_answers():
 
 
 @pytest.mark.parametrize(("question", "answers"), ANSWERED)
-def test_a_sum_that_states_its_error_is_read_by_itself(question, answers):
+def test_a_sum_with_its_error_needs_no_further_arguments(question, answers):
     values = total(question, answers).astype(float)
     grid = None if question is AGE else Fraction(1)
     found = question.decode(Released(values, 4, SumError(Fraction(9), grid)))
@@ -313,7 +313,7 @@ def test_a_sum_that_states_its_error_is_read_by_itself(question, answers):
 
 
 @pytest.mark.parametrize(("question", "answers"), ANSWERED)
-def test_a_sum_with_another_error_than_noise_is_not_read(question, answers):
+def test_a_sum_with_a_flawed_error_is_rejected(question, answers):
     error = SumError(Fraction(9)).with_flaw("coins decide").with_flaw("clips moved")
     with pytest.raises(InputError, match="no interval: coins decide; clips moved"):
         question.decode(Released(total(question, answers), 4, error))
@@ -326,7 +326,7 @@ def test_a_question_about_shares_needs_the_number_of_answers(question):
 
 
 @pytest.mark.parametrize(("question", "answers"), ANSWERED)
-def test_every_answer_can_be_drawn(question, answers, pyplot):
+def test_every_answer_has_a_plot(question, answers, pyplot):
     found = question.decode(total(question, answers), inputs=4, noise_variance=2.0)
     before = set(pyplot.get_fignums())
     axes = found.plot()
@@ -338,14 +338,14 @@ def test_every_answer_can_be_drawn(question, answers, pyplot):
     assert len(set(pyplot.get_fignums()) - before) == 2
 
 
-def test_a_picture_without_matplotlib_names_the_extra(monkeypatch):
+def test_plotting_without_matplotlib_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     found = PETS.decode(np.zeros(3), noise_variance=1.0)
     with pytest.raises(MissingExtraError, match=r"secagg\[viz\]"):
         found.plot()
 
 
-def test_a_notebook_shows_labels_as_text():
+def test_a_notebook_escapes_labels():
     found = Choice(("<b>", "a & b")).decode(np.array([3.0, 4.0]), noise_variance=1.0)
     shown = found._repr_html_()
     assert "<b>" not in shown
@@ -354,7 +354,7 @@ def test_a_notebook_shows_labels_as_text():
     assert "95 % intervals" in shown
 
 
-def test_majorities_are_printed_with_what_they_decide():
+def test_majorities_are_printed_with_their_decision():
     found = BALLOT.decode(np.array([35.0, 5.0]), noise_variance=9.0)
     assert str(found).splitlines() == [
         f"bicycles        35 ± {found.half_width}  yes",

@@ -37,7 +37,7 @@ def table():
     return compare(**ASKED)
 
 
-def test_rows_come_in_the_order_that_was_asked_for(table):
+def test_rows_keep_the_requested_order(table):
     cells = [(row.mechanism, row.bits, row.epsilon) for row in table.rows]
     assert cells == [
         (name, bits, epsilon)
@@ -47,7 +47,7 @@ def test_rows_come_in_the_order_that_was_asked_for(table):
     ]
 
 
-def test_a_refusal_is_a_row_with_its_reason(table):
+def test_an_infeasible_plan_is_a_row_with_its_reason(table):
     for row in table.rows:
         if row.bits == 2:
             assert "modulus" in row.refused
@@ -67,7 +67,7 @@ def test_forecasts_lie_within_the_intervals(table):
             assert row.gaussian < row.forecast < 2.0 * row.gaussian
 
 
-def test_an_interval_is_students():
+def test_intervals_use_the_t_distribution():
     made = plan(
         mechanism="skellam",
         clients=12,
@@ -98,7 +98,7 @@ def test_an_interval_is_students():
     assert wide.mse_low == 0.0  # no squared error is less
 
 
-def test_intervals_widen_with_the_table_so_that_all_hold_together():
+def test_intervals_are_widened_for_the_number_of_rows():
     one, two = (
         compare(**ASKED | {"mechanisms": ["skellam"], "bits": [10], "epsilons": each})
         for each in ([1.0], [1.0, 4.0])
@@ -113,7 +113,7 @@ def test_intervals_widen_with_the_table_so_that_all_hold_together():
     assert widened == pytest.approx(expected, rel=1e-6)
 
 
-def test_a_table_comes_out_again_and_rows_are_independent(table):
+def test_a_table_is_reproducible_and_its_rows_are_independent(table):
     again = compare(**ASKED)
     assert again == table
     other = compare(**ASKED | {"seed": bytes(32)})
@@ -125,14 +125,14 @@ def test_a_table_comes_out_again_and_rows_are_independent(table):
     assert first.mse != second.mse
 
 
-def test_one_draw_refuses_the_mechanism_whose_shares_have_another_law():
+def test_one_draw_is_rejected_if_the_shares_have_another_law():
     made = compare(**ASKED | {"bits": [10], "epsilons": [1.0], "one_draw": True})
     skellam, ddgauss = made.rows
     assert skellam.mse_low < skellam.forecast < skellam.mse_high
     assert "another law" in ddgauss.refused
 
 
-def test_inputs_decide_how_much_room_the_modulus_leaves():
+def test_the_inputs_determine_the_probability_of_wrapping():
     asked = ASKED | {"mechanisms": ["skellam"], "bits": [None], "epsilons": [4.0]}
     seen = []
 
@@ -150,7 +150,7 @@ def test_inputs_decide_how_much_room_the_modulus_leaves():
     assert len(set(seen)) == 16  # as many pilots as repeats
 
 
-def test_where_everything_wraps_the_forecast_is_that_of_many_cohorts():
+def test_if_every_sum_wraps_the_forecast_averages_over_cohorts():
     """Half of the cohorts agree, the others cancel: no single one speaks for all.
 
     Intervals that do not meet are a false alarm of at most one in 10^6.
@@ -185,7 +185,7 @@ def test_where_everything_wraps_the_forecast_is_that_of_many_cohorts():
     assert max(row.mse_low, row.forecast_low) < min(row.mse_high, row.forecast_high)
 
 
-def test_forecasts_know_that_selection_leaves_a_shorter_sum():
+def test_forecasts_count_that_selection_shortens_the_sum():
     settings = {"selection_rate": Fraction(1, 4), "scale_factor": 10.0}
     settings |= {"max_wrap_probability": 0.9, "sum_l2_norm": 5.0}
     few = {"mechanisms": ["skellam-mixture"], "bits": [5], "epsilons": [20.0]}
@@ -215,7 +215,7 @@ def test_forecasts_know_that_selection_leaves_a_shorter_sum():
     )
 
 
-def test_further_keywords_reach_the_plan():
+def test_further_settings_are_passed_to_the_plan():
     asked = ASKED | {"mechanisms": ["skellam"], "bits": [12], "epsilons": [1.0]}
     one, ten = (
         compare(**asked | {"settings": {"steps": steps}}).rows[0] for steps in (1, 10)
@@ -235,7 +235,7 @@ def test_further_keywords_reach_the_plan():
         ({"seed": b""}, "seed"),
     ],
 )
-def test_what_is_no_experiment_is_refused_at_once(change, parameter):
+def test_an_invalid_experiment_is_rejected_at_once(change, parameter):
     with pytest.raises(ParameterError) as caught:
         compare(**ASKED | change)
     assert caught.value.parameter == parameter
@@ -285,7 +285,7 @@ def test_a_missing_library_is_named_with_its_extra(
     assert not list(tmp_path.iterdir())
 
 
-def test_the_picture_has_a_disc_for_every_measured_row(table, tmp_path):
+def test_the_picture_has_a_circle_for_every_measured_row(table, tmp_path):
     table.to_svg(tmp_path / "t.svg")
     root = ET.parse(tmp_path / "t.svg").getroot()
     space = "{http://www.w3.org/2000/svg}"
@@ -295,7 +295,7 @@ def test_the_picture_has_a_disc_for_every_measured_row(table, tmp_path):
     assert {"skellam", "ddgauss", "ε", table.title} <= set(words)
 
 
-def test_what_the_picture_says_is_text(table, tmp_path):
+def test_the_picture_escapes_labels(table, tmp_path):
     odd = dataclasses.replace(table.rows[0], mechanism="<circle r='1'/>&")
     dataclasses.replace(table, rows=(odd,)).to_svg(tmp_path / "t.svg")
     root = ET.parse(tmp_path / "t.svg").getroot()
@@ -303,7 +303,7 @@ def test_what_the_picture_says_is_text(table, tmp_path):
     assert odd.mechanism in words
 
 
-def test_points_lie_where_their_ratios_say(table):
+def test_points_are_placed_at_their_ratios(table):
     sheet = table.sheet()
     (panel,) = sheet.panels  # one width was measured: the budgets stand along the axis
     row = table.rows[0]
@@ -316,7 +316,7 @@ def test_points_lie_where_their_ratios_say(table):
     assert [each.x for each in by_bits[0].curves[0].points] == [8.0, 10.0]
 
 
-def test_a_pdf_is_written_and_comes_out_again(table, tmp_path):
+def test_a_pdf_is_written_reproducibly(table, tmp_path):
     pytest.importorskip("matplotlib")
     for name in ("a", "b"):
         table.to_pdf(tmp_path / name)
@@ -325,7 +325,7 @@ def test_a_pdf_is_written_and_comes_out_again(table, tmp_path):
     assert first == second
 
 
-def test_people_read_the_same_in_terminals_and_notebooks(table):
+def test_terminal_and_notebook_show_the_same_figures(table):
     first = table.rows[0]
     shown, marked = str(table), table._repr_html_()
     for text in (f"{first.mse:.5g}", "skellam", table.title):
@@ -336,7 +336,7 @@ def test_people_read_the_same_in_terminals_and_notebooks(table):
     assert "m &lt; 3 &amp; more" in marked
 
 
-def test_a_table_of_refusals_has_a_picture_too(table, tmp_path):
+def test_a_table_of_infeasible_plans_has_a_picture(table, tmp_path):
     refused = tuple(row for row in table.rows if row.refused)
     dataclasses.replace(table, rows=refused).to_svg(tmp_path / "t.svg")
     assert "<circle" not in (tmp_path / "t.svg").read_text(encoding="utf-8")

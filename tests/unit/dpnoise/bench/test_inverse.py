@@ -24,7 +24,7 @@ COMMON = {"dimension": 64, "l2_clip": 1.0, "delta": 1e-5}
         ("gaussian", {}),
     ],
 )
-def test_the_budget_of_planned_noise_is_the_planned_one(name, settings):
+def test_the_budget_computed_from_planned_noise_is_the_planned_one(name, settings):
     made = plan(mechanism=name, clients=20, epsilon=1.0, **COMMON, **settings)
     asked = {
         "mechanism": name,
@@ -42,7 +42,7 @@ def test_the_budget_of_planned_noise_is_the_planned_one(name, settings):
     assert less.epsilon > 1.3 * stated.epsilon
 
 
-def test_the_least_statement_is_given_unless_one_is_named():
+def test_the_smallest_epsilon_is_returned_unless_an_accountant_is_named():
     asked = {"noise_variance": 40.0, "scale_factor": 2.0, "clients": 20, **COMMON}
     least = budget(**asked)
     for name in ("mixture-gdp", "mixture-contour"):
@@ -51,7 +51,7 @@ def test_the_least_statement_is_given_unless_one_is_named():
         assert least.epsilon <= named.epsilon
 
 
-def test_a_mechanism_whose_bound_belongs_to_its_noise_asks_for_the_bound():
+def test_a_mechanism_with_a_bound_tied_to_its_noise_requires_the_bound():
     asked = {"noise_variance": 4000, "scale_factor": 8.0, "clients": 20, **COMMON}
     with pytest.raises(ParameterError) as caught:
         budget(mechanism="smm", **asked)
@@ -62,7 +62,7 @@ def test_a_mechanism_whose_bound_belongs_to_its_noise_asks_for_the_bound():
 
 
 @pytest.mark.parametrize("variance", [0.0, -1.0, float("nan"), float("inf")])
-def test_what_is_no_variance_is_refused_by_name(variance):
+def test_an_invalid_variance_is_rejected_by_name(variance):
     asked = {"noise_variance": variance, "scale_factor": 2.0, "clients": 20, **COMMON}
     with pytest.raises(ParameterError) as caught:
         budget(**asked)
@@ -70,7 +70,7 @@ def test_what_is_no_variance_is_refused_by_name(variance):
 
 
 @pytest.mark.parametrize("loss_fraction", [0.0, 0.2])
-def test_the_cohort_reaches_the_target_and_one_fewer_does_not(loss_fraction):
+def test_the_cohort_is_the_smallest_that_reaches_the_target(loss_fraction):
     asked = {"mechanism": "skellam", "epsilon": 1.0, **COMMON}
     made = clients(mean_error=0.02, loss_fraction=loss_fraction, **asked)
     number = made.request.clients
@@ -83,7 +83,7 @@ def test_the_cohort_reaches_the_target_and_one_fewer_does_not(loss_fraction):
 
 
 @pytest.mark.parametrize("start", [2, 3, 10, 64, 500, 1000])
-def test_the_search_finds_the_first_that_reaches(start, monkeypatch):
+def test_the_search_finds_the_first_cohort_that_reaches_the_target(start, monkeypatch):
     monkeypatch.setattr("dpnoise.bench.inverse.MAX_CLIENTS", 1000)
     for first in (2, 3, 9, 10, 11, 63, 64, 66, 499, 500, 507, 999, 1000):
         asked = []
@@ -99,7 +99,7 @@ def test_the_search_finds_the_first_that_reaches(start, monkeypatch):
         assert _threshold(nowhere, start=start) == 1000
 
 
-def test_a_target_out_of_reach_is_known_to_be_after_a_few_plans():
+def test_an_unreachable_target_is_detected_after_a_few_plans():
     asked = []
 
     def excess(number):
@@ -116,7 +116,7 @@ def test_a_target_out_of_reach_is_known_to_be_after_a_few_plans():
     assert len(set(asked)) <= 8
 
 
-def test_a_cohort_without_a_plan_leads_to_smaller_ones():
+def test_a_cohort_without_a_plan_is_followed_by_smaller_ones():
     """As where no modulus holds the sum of as many as the target would need."""
 
     def excess(number):
@@ -130,12 +130,12 @@ def test_a_cohort_without_a_plan_leads_to_smaller_ones():
     assert _threshold(possible, start=100) == 4000
 
 
-def test_the_smallest_cohort_is_two():
+def test_the_smallest_cohort_has_two_clients():
     made = clients(mean_error=100.0, mechanism="gaussian", epsilon=1.0, **COMMON)
     assert made.request.clients == 2
 
 
-def test_an_infeasible_target_is_refused_with_the_nearest(monkeypatch):
+def test_an_infeasible_target_is_rejected_with_the_nearest_value(monkeypatch):
     monkeypatch.setattr("dpnoise.bench.inverse.MAX_CLIENTS", 1000)
     asked = {"mechanism": "gaussian", "epsilon": 0.1, **COMMON}
     with pytest.raises(ParameterError, match="1000 clients") as caught:

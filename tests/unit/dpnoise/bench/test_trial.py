@@ -53,14 +53,14 @@ def assert_law(noise, variance):
 
 @pytest.mark.parametrize("one_draw", [False, True])
 @pytest.mark.parametrize("rule", [{}, LADDER])
-def test_the_noise_of_a_sum_has_its_law(rule, one_draw):
+def test_the_noise_of_a_sum_has_the_expected_law(rule, one_draw):
     # So many that 3 % less variance is ten deviations off.
     chosen, many = mechanism(dim=1 << 18, **rule), np.zeros((CLIENTS, 1 << 18))
     noise = noisy_sum(chosen, many, seed=SEED, one_draw=one_draw)
     assert_law(noise, chosen.expected_noise_variance)
 
 
-def test_what_one_sampler_does_not_hold_is_drawn_in_parts(monkeypatch):
+def test_a_variance_beyond_one_sampler_is_drawn_in_parts(monkeypatch):
     monkeypatch.setattr(SkellamMechanism, "largest_variance", Fraction(3))
     noise = noisy_sum(mechanism(), np.zeros((CLIENTS, DIM)), seed=SEED, one_draw=True)
     assert_law(noise, Fraction(5))
@@ -74,7 +74,7 @@ def test_central_noise_is_added_once(one_draw):
     assert abs(np.mean(noise**2) / 100.0 - 1.0) < off
 
 
-def test_shares_of_another_law_are_not_drawn_at_once():
+def test_shares_of_another_law_are_not_drawn_together():
     chosen = mechanism("ddgauss", variance=Fraction(100))
     vectors = np.zeros((CLIENTS, DIM))
     noisy_sum(chosen, vectors, seed=SEED)
@@ -97,7 +97,7 @@ def test_a_selection_leaves_the_estimate_unbiased(one_draw):
     assert estimate[0] != clients  # coins were thrown, and noise was added
 
 
-def test_a_run_repeats_and_another_seed_is_another_run():
+def test_a_run_is_determined_by_its_seed():
     chosen, vectors = mechanism(), np.full((CLIENTS, DIM), 0.01)
     first, again, other = (
         noisy_sum(chosen, vectors, seed=seed) for seed in (SEED, SEED, bytes(32))
@@ -106,7 +106,7 @@ def test_a_run_repeats_and_another_seed_is_another_run():
     assert first.tobytes() != other.tobytes()
 
 
-def test_what_is_no_cohort_is_refused():
+def test_an_invalid_cohort_is_rejected():
     with pytest.raises(InputError, match="matrix"):
         noisy_sum(mechanism(), np.zeros(DIM), seed=SEED)
     with pytest.raises(ParameterError, match="roster"):

@@ -33,7 +33,7 @@ def exact_squared_norm(vector):
 
 
 @pytest.mark.parametrize(("vector", "message"), BAD_VECTORS)
-def test_anything_but_a_vector_of_finite_reals_is_refused_by_name(vector, message):
+def test_invalid_vectors_are_rejected_by_name(vector, message):
     with pytest.raises(InputError, match=message) as caught:
         check_vector(vector, name="update")
     assert str(caught.value).startswith("update ")
@@ -65,7 +65,7 @@ def test_narrow_and_integer_types_are_accepted_as_a_copy(dtype):
     assert vector[0] == 0
 
 
-def test_a_short_vector_comes_back_unchanged_in_a_fresh_array():
+def test_a_short_vector_is_copied_unchanged():
     vector = np.array([0.3, -0.4, 0.0])
     clipped = clip_l2(vector, 0.5000001)
     assert np.array_equal(clipped, vector)
@@ -73,7 +73,7 @@ def test_a_short_vector_comes_back_unchanged_in_a_fresh_array():
     assert np.array_equal(clip_l2(np.zeros(4), 1.0), np.zeros(4))
 
 
-def test_a_long_vector_keeps_its_direction_and_almost_the_whole_norm():
+def test_a_long_vector_keeps_its_direction_and_nearly_its_norm():
     vector = np.array([3.0, -4.0, 12.0])
     clipped = clip_l2(vector, 1.0)
     assert np.allclose(clipped, vector / 13.0, rtol=1e-11, atol=0)

@@ -53,7 +53,7 @@ VECTORS = {
 
 @pytest.mark.parametrize("name", VECTORS)
 @pytest.mark.parametrize(("bound", "cap"), [(1.0, 1), (16.0, 2), (500.0, 5), (1e9, 9)])
-def test_the_clip_is_algorithm_5_with_its_errata(name, bound, cap):
+def test_the_clip_follows_algorithm_5_with_its_errata(name, bound, cap):
     vector = np.array(VECTORS[name])
     fixed = clip_mixture(vector, mixture_norm_bound=bound, linf_bound=cap)
     expected = algorithm_5(vector.tolist(), bound, cap)
@@ -75,7 +75,7 @@ def test_both_bounds_hold_exactly_for_every_finite_vector(entries, bound, cap):
         assert value == 0 or (value > 0) == (entry > 0)
 
 
-def test_a_vector_on_the_bound_stays_there_but_for_a_hair():
+def test_a_vector_on_the_bound_is_unchanged_and_a_longer_one_barely_shortened():
     vector = np.array([1.5, -2.25, 0.75])
     norm = float(exact_norm(FixedPointVector((vector * UNIT).astype(np.int64))))
     at = clip_mixture(vector, mixture_norm_bound=norm, linf_bound=10)

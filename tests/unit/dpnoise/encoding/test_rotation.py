@@ -53,7 +53,7 @@ def test_the_inverse_undoes_the_rotation(name, dim):
 
 
 @pytest.mark.parametrize("name", rotation_names())
-def test_rotations_are_linear_so_sums_come_back(name):
+def test_rotations_are_linear_and_invert_sums(name):
     rotation = make_rotation(name, 300, SEED)
     vectors = np.random.default_rng(7).normal(size=(5, 300))
     total = sum(rotation.forward(vector) for vector in vectors)

@@ -70,7 +70,7 @@ def test_integers_never_move():
         ]
 
 
-def test_coordinate_j_uses_word_j_whatever_the_blocks():
+def test_coordinate_j_uses_word_j_for_any_block_size():
     count = 200_000
     values = np.random.default_rng(1).integers(-5 * UNIT, 5 * UNIT, size=count)
     bits = BitSource(SEED, b"rounding")
@@ -112,13 +112,13 @@ def test_after_the_last_attempt_conditional_rounding_truncates():
     assert starts == [11 * a for a in range(MAX_ROUNDING_ATTEMPTS)]
 
 
-def test_a_rounding_one_step_too_long_is_not_taken():
+def test_a_rounding_beyond_the_bound_is_discarded():
     fixed, up = fixed_of(*([0.5] * 100)), ConstantWords(0)
     assert round_conditional(fixed, up, 100).tolist() == [1] * 100
     assert round_conditional(fixed, up, 99).tolist() == [0] * 100
 
 
-def test_a_bound_below_the_vector_itself_is_refused():
+def test_a_bound_below_the_norm_of_the_vector_is_rejected():
     with pytest.raises(ParameterError, match="conditional_squared_bound"):
         round_conditional(fixed_of(3.0, 4.0), ConstantWords(0), 24)
 
@@ -137,7 +137,7 @@ def test_the_bound_is_that_of_the_proposition(dim, norm, bias):
     assert conditional_squared_bound(norm, dim, bias) >= math.floor(norm**2)
 
 
-def test_without_bias_every_rounding_is_inside():
+def test_without_bias_every_rounding_satisfies_the_bound():
     fixed = fixed_of(0.9, 0.9, -0.9, 1.1)
     norm = math.sqrt(3 * 0.81 + 1.21)
     bound = conditional_squared_bound(norm, 4, 0.0)

@@ -69,7 +69,7 @@ def test_no_norm_and_no_coordinate_ever_exceeds_its_bound(entries, bound, cap):
 
 
 @pytest.mark.parametrize("factor", [1.0, 1 + 2.0**-52, 1 + 1e-15, 1 - 1e-16, 1.001])
-def test_vectors_on_the_sphere_are_not_let_through_by_rounding(factor):
+def test_vectors_on_the_sphere_stay_within_the_bound_after_rounding(factor):
     rng = np.random.default_rng(3)
     direction = rng.normal(size=2000)
     direction /= np.linalg.norm(direction)
@@ -80,7 +80,7 @@ def test_vectors_on_the_sphere_are_not_let_through_by_rounding(factor):
 
 
 @pytest.mark.parametrize("excess", [1e-9, 1e-10, 1e-11, 1e-12])
-def test_the_smallest_excess_over_the_bound_is_noticed(excess):
+def test_the_smallest_excess_over_the_bound_is_clipped(excess):
     # Integers survive truncation, so that nothing but the check shrinks this vector.
     bound = 25.0 * (1 - excess)
     fixed = to_fixed_point(
@@ -137,7 +137,7 @@ def test_bounds_out_of_range_are_refused(bound, cap, name):
     assert caught.value.parameter == name
 
 
-def test_a_fixed_point_vector_is_read_only_and_silent():
+def test_a_fixed_point_vector_is_read_only_and_redacted():
     fixed = FixedPointVector(np.array([123456789, 5], dtype=np.int64))
     assert repr(fixed) == "FixedPointVector(dim=2, entries=<redacted>)"
     with pytest.raises(ValueError, match="read-only"):

@@ -57,7 +57,7 @@ def test_wrapping_is_reduction_and_centring_undoes_it(modulus, entries):
         (1 << 62, np.uint64),
     ],
 )
-def test_residues_take_the_smallest_type_that_holds_them(modulus, dtype):
+def test_residues_use_the_smallest_type_that_holds_them(modulus, dtype):
     assert residue_dtype(modulus) == dtype
     values = np.array([-1, 0, modulus - 1, modulus], dtype=np.int64)
     assert wrap(values, modulus).tolist() == [modulus - 1, 0, modulus - 1, 0]
@@ -130,6 +130,6 @@ def test_a_sum_of_no_vectors_is_zero():
         np.full((2, 3), 10, np.uint16),
     ],
 )
-def test_what_is_no_matrix_of_residues_is_not_summed(residues):
+def test_an_invalid_matrix_of_residues_is_rejected(residues):
     with pytest.raises(InputError):
         sum_residues(residues, 10)

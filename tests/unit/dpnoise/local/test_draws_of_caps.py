@@ -85,13 +85,13 @@ def draws_of_cosines(dim):
 
 
 @pytest.mark.parametrize("dim", [3, 4, 10, 1000])
-def test_cosines_of_uniform_points_have_their_law(dim):
+def test_the_cosine_of_a_uniform_point_has_its_law(dim):
     drawn = evenly(privunit2(dim, 1.0)._draw_cosine, draws_of_cosines(dim))
     assert farthest(drawn, lambda t: 1 - tail(dim, t)) < ALLOWED
 
 
 @pytest.mark.parametrize(("dim", "epsilon"), CAPS)
-def test_points_outside_of_the_cap_have_their_law(dim, epsilon):
+def test_points_outside_the_cap_have_their_law(dim, epsilon):
     made = privunit2(dim, epsilon)
     drawn = 1 - evenly(made._draw_outside, draws_of_cosines(dim))
     assert drawn.max() < made.cap.edge

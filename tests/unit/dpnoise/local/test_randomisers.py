@@ -169,7 +169,7 @@ def enumerated(draw, forced=()):
 
 @pytest.mark.parametrize("epsilon", [0.3, 2.0, 9.0])
 @pytest.mark.parametrize("value", [0.0, 0.37, 1.0])
-def test_what_scalar_dp_does_is_private_and_unbiased(value, epsilon):
+def test_the_law_of_scalar_dp_is_private_and_unbiased(value, epsilon):
     made = built("scalar-dp", 1, epsilon)
     law = dict.fromkeys((made._value(point) for point in range(made.levels + 1)), 0)
     for sent, chance in enumerated(lambda draws: made.draw(value, draws)):
@@ -183,7 +183,7 @@ def test_what_scalar_dp_does_is_private_and_unbiased(value, epsilon):
     assert ratio <= (1 - made.lie) / (made.lie / made.levels)
 
 
-def test_no_other_grid_has_a_smaller_largest_variance():
+def test_the_chosen_grid_has_the_smallest_worst_variance():
     def worst(epsilon, levels):
         lie = levels / (math.exp(epsilon) + levels)
         x = np.linspace(0, levels, 200 * levels + 1)
@@ -258,7 +258,7 @@ def test_the_signs_of_privunit_inf_have_their_law(epsilon):
     assert statistic < scipy.stats.chi2.isf(ALARM, 15)
 
 
-def test_a_narrow_cap_of_the_cube_is_drawn_right():
+def test_a_narrow_cap_of_the_cube_has_its_law():
     made = built("privunit-inf", 400, 5.0)
     level = made.cap.level
     assert made.cap.log_tail < math.log(1 / 16)  # so that draws start at the edge
@@ -294,7 +294,7 @@ def test_short_vectors_are_estimated_without_bias(name):
 
 
 @pytest.mark.parametrize("name", randomiser_names())
-def test_long_vectors_are_shortened_and_outputs_stay_in_their_ball(name):
+def test_long_vectors_are_clipped_and_outputs_stay_in_their_ball(name):
     dim = 1 if name == "scalar-dp" else 5
     made = built(name, dim, 3.0, bound=0.5)
     for each in range(200):
@@ -302,7 +302,7 @@ def test_long_vectors_are_shortened_and_outputs_stay_in_their_ball(name):
         assert np.linalg.norm(drawn) <= made.output_norm
 
 
-def test_owners_are_told_by_what_factor_their_vectors_were_too_long():
+def test_the_clipping_factor_is_reported_to_the_owner():
     assert built("separated", 2, 1.0, bound=2.0).shortened_by([3.0, 4.0]) == 2.5
     assert built("privunit2", 2, 1.0, bound=9.0).shortened_by([3.0, 4.0]) == 1.0
     assert built("privunit-inf", 2, 1.0, bound=2.0).shortened_by([3.0, -4.0]) == 2.0
@@ -335,7 +335,7 @@ def test_a_million_dimensions_are_finite_and_point_the_right_way(name, epsilon):
     assert made.exact_epsilon <= epsilon
 
 
-def test_draws_repeat_and_depend_on_every_bit_of_the_seed():
+def test_draws_are_determined_by_every_bit_of_the_seed():
     made = built("separated", 30, 5.0)
     first = made.randomise(np.ones(30), private_seed=seed(1))
     assert np.array_equal(first, made.randomise(np.ones(30), private_seed=seed(1)))
@@ -359,7 +359,7 @@ def test_exact_draws_are_exact():
     assert "05" not in repr(draws)
 
 
-def test_the_norm_gets_the_share_that_serves_a_vector_best():
+def test_the_privacy_budget_is_split_to_minimise_the_error():
     shares = {}
     for norm in (0.1, 1.0):
         spent = best_magnitude_epsilon(
@@ -381,7 +381,7 @@ def test_the_norm_gets_the_share_that_serves_a_vector_best():
     assert shares[0.1] > shares[1.0]  # a short norm must not drown in its own noise
 
 
-def test_short_vectors_are_cheaper_when_their_length_is_sent_apart():
+def test_sending_the_norm_separately_lowers_the_error_of_short_vectors():
     apart = LocalParameters(
         randomiser="separated",
         dim=1000,
@@ -412,7 +412,7 @@ def test_short_vectors_are_cheaper_when_their_length_is_sent_apart():
         ({"magnitude_epsilon": 2.0}, "magnitude_epsilon"),
     ],
 )
-def test_parameters_that_cannot_work_are_refused_by_name(changed, parameter):
+def test_invalid_local_parameters_are_rejected_by_name(changed, parameter):
     good = {
         "randomiser": "separated",
         "dim": 3,

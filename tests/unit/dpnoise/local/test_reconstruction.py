@@ -15,7 +15,7 @@ from dpnoise.local import (
 )
 
 
-def test_without_a_release_only_the_prior_is_left():
+def test_without_a_release_the_reconstruction_probability_is_that_of_the_prior():
     for features, cosine in ((2, 0.3), (10, 0.5), (784, 0.1)):
         half = (features - 1) / 2
         prior = scipy.stats.beta.sf((1 + cosine) / 2, half, half)
@@ -23,25 +23,25 @@ def test_without_a_release_only_the_prior_is_left():
         assert stated == pytest.approx(prior, rel=1e-7)
 
 
-def test_a_denser_prior_counts_like_a_larger_level():
+def test_an_excess_of_the_prior_adds_to_epsilon():
     together = reconstruction_probability(3.0, features=50, cosine=0.8)
     apart = reconstruction_probability(1.0, features=50, cosine=0.8, prior_excess=2.0)
     assert together == pytest.approx(apart)
     assert reconstruction_probability(1e6, features=50, cosine=0.8) == 1.0
 
 
-def test_the_level_for_a_threat_is_the_inverse():
+def test_epsilon_against_reconstruction_inverts_the_probability():
     level = epsilon_against_reconstruction(features=64, cosine=0.9, probability=1e-3)
     again = reconstruction_probability(level, features=64, cosine=0.9)
     assert again == pytest.approx(1e-3)
 
 
-def test_what_guessing_achieves_no_level_prevents():
+def test_a_probability_below_that_of_guessing_is_rejected():
     with pytest.raises(ParameterError, match="guessing alone"):
         epsilon_against_reconstruction(features=3, cosine=0.2, probability=0.1)
 
 
-def test_the_best_guess_stays_below_the_bound():
+def test_the_best_attack_stays_below_the_bound():
     # The point itself is the best guess of the direction; 4000 trials, whose share lies
     # above the bound by five standard errors once in 10^6 if the bound is the truth.
     features, cosine, epsilon = 8, 0.8, 3.0

@@ -60,7 +60,7 @@ THETAS = (-8.0, -2.0, -0.3, 0.3, 2.0, 8.0)
 
 @pytest.mark.parametrize("dim", [4, 12, 200, 20_000])
 @pytest.mark.parametrize("epsilon", [0.1, 2.0, 20.0])
-def test_the_cosine_scatters_no_more_than_stated(dim, epsilon):
+def test_the_moments_of_the_cosine_are_below_the_bound(dim, epsilon):
     randomiser = made(dim=dim, epsilon=epsilon)
     scale = 1.0 / math.sqrt(along(randomiser))
     for theta in THETAS:
@@ -69,7 +69,7 @@ def test_the_cosine_scatters_no_more_than_stated(dim, epsilon):
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 5.0, 50.0])
-def test_less_scatter_of_the_cosine_would_be_false(epsilon):
+def test_a_smaller_bound_on_the_cosine_is_violated(epsilon):
     randomiser = made(dim=20_000, epsilon=epsilon)
     side = 1.0 / (randomiser.cap.dim - 3)
     claimed = {
@@ -105,7 +105,7 @@ def along_signs(randomiser):
 
 @pytest.mark.parametrize("dim", [2, 5, 40, 400])
 @pytest.mark.parametrize("epsilon", [0.1, 2.0, 20.0])
-def test_agreements_of_signs_scatter_no_more_than_stated(dim, epsilon):
+def test_the_moments_of_sign_agreements_are_below_the_bound(dim, epsilon):
     randomiser = made("privunit-inf", dim, epsilon)
     stated = along_signs(randomiser)
     for theta in THETAS:
@@ -113,7 +113,7 @@ def test_agreements_of_signs_scatter_no_more_than_stated(dim, epsilon):
         assert theirs <= theta * theta / 2.0 + 1e-9
 
 
-def test_less_scatter_of_agreements_would_be_false():
+def test_a_smaller_bound_on_sign_agreements_is_violated():
     """Neither the width of a side alone would hold them, nor the sides apart."""
     for epsilon, only in ((50.0, 1.0), (0.1, 0.0)):
         randomiser = made("privunit-inf", 400, epsilon)
@@ -129,7 +129,7 @@ def test_less_scatter_of_agreements_would_be_false():
 
 @pytest.mark.parametrize("dim", [1, 2, 3, 5, 6])
 @pytest.mark.parametrize("epsilon", [0.3, 3.0])
-def test_signs_scatter_no_more_than_stated(dim, epsilon):
+def test_the_moments_of_sign_vectors_are_below_the_bound(dim, epsilon):
     """All sign vectors with their probabilities, for inputs of every kind."""
     randomiser = made("privunit-inf", dim, epsilon)
     cap, lie = randomiser.cap, float(randomiser.lie)
@@ -159,7 +159,7 @@ def test_signs_scatter_no_more_than_stated(dim, epsilon):
             assert theirs <= theta @ shape @ theta / 2.0 + 1e-9
 
 
-def test_one_sign_and_one_arrangement_scatter_as_the_proof_says():
+def test_single_signs_and_permutations_satisfy_the_bounds_of_the_proof():
     means = np.linspace(-0.9999, 0.9999, 4001)
     proxies = means / np.arctanh(means + 1e-300 * (means == 0))
     proxies[means == 0] = 1.0
@@ -196,7 +196,7 @@ def sums(randomiser, vector, repeats):
 @pytest.mark.parametrize(
     ("name", "norm"), [("privunit2", 0.3), ("separated", 1.0), ("privunit-inf", 0.8)]
 )
-def test_a_sum_of_vectors_that_agree_is_as_short_as_stated(name, norm):
+def test_the_norm_of_a_sum_of_equal_vectors_is_below_the_bound(name, norm):
     randomiser = made(name)
     direction = np.eye(DIM)[0] if name != "privunit-inf" else np.ones(DIM)
     vector = direction * norm
@@ -213,7 +213,7 @@ def test_a_sum_of_vectors_that_agree_is_as_short_as_stated(name, norm):
     assert stated > found.max() * 0.99
 
 
-def test_a_hundred_clients_gain_what_the_square_root_promises():
+def test_the_norm_of_a_sum_grows_with_the_square_root_of_the_clients():
     randomiser = made(dim=1000, epsilon=10.0)
     for clients in (100, 10_000):
         scatter = math.sqrt(clients) * randomiser.output_norm
@@ -226,7 +226,7 @@ def test_a_hundred_clients_gain_what_the_square_root_promises():
     assert line.sum_norm(1000, failure=1e-5) < 0.6 * 1000 * line.output_norm
 
 
-def test_bounds_grow_with_what_they_hold():
+def test_bounds_grow_with_the_number_and_length_of_the_vectors():
     randomiser = made("separated")
     stated = [randomiser.sum_norm(n, failure=1e-6) for n in (10, 20, 40, 80)]
     assert stated == sorted(stated)
@@ -236,7 +236,7 @@ def test_bounds_grow_with_what_they_hold():
     assert randomiser.sum_norm(80, failure=1e-6, mean_norm=1e9) == whole
 
 
-def test_the_formula_is_that_of_its_theorem():
+def test_the_bound_follows_the_formula_of_its_theorem():
     scatter = Scatter(total=9.0, along_one=2.0)
     tail = math.sqrt(2 * 50 * 2.0 * math.log(2 / 0.001))
     square = 7.0**2 + 2 * 7.0 * tail + (math.sqrt(450.0) + tail) ** 2

@@ -45,7 +45,7 @@ def flagged(**changes):
 
 
 @pytest.mark.parametrize("name", ["skellam-mixture", "skellam", "ddgauss", "binomial"])
-def test_the_flag_tells_the_share_of_clients_that_fitted(name):
+def test_the_flag_estimates_the_share_of_clients_within_the_clip(name):
     chosen = make_mechanism(flagged(mechanism=name))
     total = np.zeros(chosen.encoded_dim, np.uint64)
     for index in range(40):
@@ -64,7 +64,7 @@ def test_the_flag_tells_the_share_of_clients_that_fitted(name):
     assert chosen.decode(total, public_seed=seed("p")).shape == (30,)
 
 
-def test_the_flag_is_inside_the_norm_that_is_accounted_for():
+def test_the_flag_counts_in_the_norm_of_the_event():
     plain = make_mechanism(flagged(clip_flag_amplitude=0.0)).event()
     event = make_mechanism(flagged()).event()
     assert isinstance(plain, SkellamMixtureEvent)
@@ -85,7 +85,7 @@ def spread(**changes):
     return make_mechanism(flagged(**(given | changes)))
 
 
-def test_a_flag_wider_than_the_cap_is_spread_and_not_the_cap_raised():
+def test_a_flag_above_the_cap_is_spread_over_several_coordinates():
     chosen = spread()
     assert chosen.coordinate_cap == 3
     assert chosen.clip_flag_coordinates == math.ceil((8 / 3) ** 2)
@@ -123,7 +123,7 @@ def test_flags_of_all_clients_never_fill_the_modulus():
     assert 40 * float(np.abs(fixed.values[1024:]).max()) / 2.0**32 <= 64.0
 
 
-def test_a_flag_that_would_outgrow_the_vector_is_refused():
+def test_a_flag_larger_than_the_vector_is_rejected():
     with pytest.raises(ParameterError) as caught:
         spread(linf_bound=Fraction(1, 4096))
     assert caught.value.parameter == "clip_flag_amplitude"
@@ -154,7 +154,7 @@ def test_a_vector_of_exactly_the_clip_counts_as_fitting():
         )
 
 
-def test_reading_a_flag_that_is_not_there_is_an_error():
+def test_decoding_a_missing_flag_is_an_error():
     chosen = make_mechanism(flagged(clip_flag_amplitude=0.0))
     with pytest.raises(ParameterError, match="clip flag"):
         chosen.decode_clip_flag(np.zeros(32, np.uint64), num_contributors=40)
@@ -194,7 +194,7 @@ def test_no_sequence_of_answers_drives_the_clip_out_of_its_bounds():
     assert schedule.l2_clip == 0.5
 
 
-def test_a_unit_brings_a_vector_of_the_clip_to_the_norm_that_was_planned():
+def test_a_unit_scales_the_clip_to_the_planned_norm():
     """64 steps, to twelve significant bits, whatever the clip."""
     for clip, unit in ((1.0, 64), (2.0, 32), (0.5, 128), (3.0, Fraction(21.333))):
         found = ClippingSchedule.unit_of(clip, flagged())
@@ -216,7 +216,7 @@ def test_a_unit_brings_a_vector_of_the_clip_to_the_norm_that_was_planned():
         ("learning_rate", 0.0),
     ],
 )
-def test_a_schedule_that_cannot_work_is_refused(field, value):
+def test_an_invalid_schedule_is_rejected(field, value):
     good = ClippingSchedule(l2_clip=1.0, lowest_clip=0.1, highest_clip=10.0)
     with pytest.raises(ParameterError) as caught:
         dataclasses.replace(good, **{field: value})
@@ -238,7 +238,7 @@ def test_the_suggested_amplitude_reaches_the_wanted_precision():
     assert noise / (2.0 * amplitude * 100) == pytest.approx(0.05, rel=1e-12)
 
 
-def test_a_precision_out_of_reach_is_refused_with_the_nearest():
+def test_an_unreachable_precision_is_rejected_with_the_nearest_value():
     with pytest.raises(ParameterError) as caught:
         suggest_flag_amplitude(
             l2_clip=1.0, noise_multiplier=10.0, num_clients=50, share_stddev=0.05

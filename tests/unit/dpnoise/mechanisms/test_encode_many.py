@@ -47,7 +47,7 @@ def parameters(name, **changes):
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_many_are_encoded_as_one_by_one(name):
+def test_batch_encoding_equals_encoding_one_by_one(name):
     mechanism = make_mechanism(parameters(name))
     common = {"public_seed": seed("p"), "session_noise": mechanism.session(CLIENTS)}
     many = mechanism.encode_many(VECTORS, private_seeds=SEEDS, **common)
@@ -57,7 +57,7 @@ def test_many_are_encoded_as_one_by_one(name):
         assert row.tobytes() == one.tobytes()
 
 
-def test_layers_and_selections_are_those_of_one_by_one():
+def test_batch_encoding_uses_the_same_layers_and_selections():
     rule = NoiseRule(
         counted_variance=Fraction(1000),
         min_survivors=3,
@@ -83,7 +83,7 @@ def test_layers_and_selections_are_those_of_one_by_one():
         assert many[row].tobytes() == one.residues.tobytes()
 
 
-def test_what_is_no_matrix_with_a_seed_for_each_row_is_refused():
+def test_a_batch_without_one_seed_per_row_is_rejected():
     mechanism = make_mechanism(parameters("skellam"))
     common = {"public_seed": seed("p"), "session_noise": mechanism.session(CLIENTS)}
     for vectors, seeds, words in (
@@ -101,7 +101,7 @@ def test_what_is_no_matrix_with_a_seed_for_each_row_is_refused():
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_quantised_vectors_are_what_encoding_adds_noise_to(name):
+def test_encoding_adds_noise_to_the_quantised_vector(name):
     # A central mechanism adds none; another one draws the same noise for a zero vector,
     # which rounds to zeros.
     mechanism = make_mechanism(parameters(name))

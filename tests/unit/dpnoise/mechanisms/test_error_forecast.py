@@ -61,7 +61,7 @@ def test_the_wrap_effect_is_that_of_rounding_to_multiples_of_the_modulus(stddev)
 @pytest.mark.parametrize("stddev", [1.0, 3.0, 10.0, 40.0])
 @pytest.mark.parametrize("bound", [0.0, 5.0, 12.0, 15.9])
 @pytest.mark.parametrize("place", [-1.0, -0.4, 0.0, 1.0])
-def test_no_bounded_sum_wraps_more_often_or_farther_than_is_said(stddev, bound, place):
+def test_the_wrap_bound_holds_for_every_bounded_sum(stddev, bound, place):
     modulus = 32
     noise = np.linspace(-12.0, 12.0, 2_000_001) * stddev
     weights = np.exp(-0.5 * (noise / stddev) ** 2)
@@ -72,13 +72,13 @@ def test_no_bounded_sum_wraps_more_often_or_farther_than_is_said(stddev, bound, 
     assert float(weights @ displacement**2) <= found.displacement * (1 + 1e-3)
 
 
-def test_a_bound_says_nothing_where_the_sum_alone_may_wrap():
+def test_the_wrap_bound_is_infinite_if_the_sum_alone_may_wrap():
     assert bounded_wrap_effect(16.0, 1.0, 32).displacement == math.inf
     assert bounded_wrap_effect(15.0, 1e9, 32).displacement == math.inf
     assert bounded_wrap_effect(15.0, 0.0, 32).probability == 0.0
 
 
-def test_in_few_dimensions_the_bound_on_coordinates_decides_about_the_modulus():
+def test_in_few_dimensions_the_coordinate_bound_limits_the_modulus():
     """A hundred coordinates of at most 8 steps, rounded, add up to 800 at most."""
     given = {"encoded_dim": 1, "sum_norm_steps": 800.0}
     found = _forecast(modulus=2 * (800 + 120), **given)
@@ -93,7 +93,7 @@ def test_in_few_dimensions_the_bound_on_coordinates_decides_about_the_modulus():
     )
 
 
-def test_a_sum_far_wider_than_the_modulus_is_no_gain():
+def test_a_sum_much_wider_than_the_modulus_is_penalised_in_planning():
     # A wrapped error is bounded by the modulus; it must not look better than noise.
     useless, useful = _forecast(modulus=16), _forecast()
     assert useless.expected_mse < useful.expected_mse
@@ -102,9 +102,7 @@ def test_a_sum_far_wider_than_the_modulus_is_no_gain():
 
 @pytest.mark.parametrize("bound", [None, 102.0, 20.0])
 @pytest.mark.parametrize("modulus", [24, 64, 100, 300])
-def test_the_expected_error_of_a_modulus_that_is_too_small_is_the_true_one(
-    modulus, bound
-):
+def test_the_expected_error_is_exact_for_a_modulus_that_is_too_small(modulus, bound):
     # The mixture clip shortens vectors of small coordinates by a factor.
     effect = mixture_clip_effect(0.25, math.inf if bound is None else bound, 1024, 8.0)
     found = _forecast(modulus=modulus, sum_norm_steps=320.0, mixture_norm_bound=bound)
@@ -122,7 +120,7 @@ def test_the_expected_error_of_a_modulus_that_is_too_small_is_the_true_one(
     assert found.expected_mse == pytest.approx(expected / 64.0, rel=2e-3)
 
 
-def test_the_mixture_clip_leaves_vectors_within_the_bound_alone():
+def test_the_mixture_clip_leaves_vectors_within_the_bound_unchanged():
     effect = mixture_clip_effect(0.5, 1e9, 100, math.inf)
     assert effect.signal == pytest.approx(1.0)
     assert effect.residue == pytest.approx(0.0, abs=1e-12)
@@ -138,7 +136,7 @@ def test_the_mixture_clip_acts_like_an_l1_clip_on_small_coordinates():
 
 
 @pytest.mark.parametrize("reach", [0.1, 0.5, 1.0, 2.0, 5.0, 9.0])
-def test_the_effect_of_a_coordinate_clip_is_its_average_over_the_normal_law(reach):
+def test_the_effect_of_a_coordinate_clip_is_averaged_over_the_normal_law(reach):
     stddev = 3.0
     effect = coordinate_clip_effect(stddev, reach * stddev)
 
@@ -181,7 +179,7 @@ def test_a_wider_modulus_never_forecasts_a_larger_error():
     assert errors == sorted(errors, reverse=True)
 
 
-def test_without_a_rotation_the_worst_case_takes_the_place_of_the_average():
+def test_without_a_rotation_the_worst_case_replaces_the_average():
     assert _forecast(flatness=None).sum_stddev > _forecast().sum_stddev
     assert _forecast(flatness=None).rounding_mse == pytest.approx(100 * 0.25 / 64.0)
 
@@ -192,6 +190,6 @@ def test_truncation_errors_of_aligned_vectors_add_up():
     assert aligned.rounding_mse > 50.0 * spread.rounding_mse
 
 
-def test_the_normal_tail_is_right_far_out():
+def test_the_normal_tail_is_accurate_far_out():
     assert normal_tail(0.0) == 0.5
     assert normal_tail(10.0) == pytest.approx(7.61985302416e-24, rel=1e-10)

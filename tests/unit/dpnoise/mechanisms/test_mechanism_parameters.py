@@ -69,14 +69,14 @@ def test_an_unknown_key_is_an_error_with_a_suggestion():
     assert caught.value.nearest == "modulus"
 
 
-def test_the_cohort_holds_the_fewest_survivors():
+def test_num_clients_below_min_survivors_is_rejected():
     with pytest.raises(ParameterError) as caught:
         dataclasses.replace(GOOD, num_clients=14)
     assert (caught.value.parameter, caught.value.nearest) == ("min_survivors", "14")
 
 
 @pytest.mark.parametrize("noise", [None, [], "noise", 7])
-def test_noise_that_is_no_object_is_refused(noise):
+def test_an_invalid_noise_rule_is_rejected(noise):
     with pytest.raises(ParameterError, match="noise"):
         MechanismParameters.from_dict(GOOD.to_dict() | {"noise_rule": noise})
 
@@ -127,7 +127,7 @@ def test_a_huge_integer_is_refused_without_an_overflow_error():
 
 
 @pytest.mark.parametrize("scale_factor", [1e-9, 1e15])
-def test_the_nearest_scale_that_is_named_works(scale_factor):
+def test_the_suggested_scale_is_valid(scale_factor):
     with pytest.raises(ParameterError) as caught:
         dataclasses.replace(GOOD, l2_clip=1e-6, scale_factor=scale_factor)
     assert caught.value.parameter == "scale_factor"

@@ -127,7 +127,7 @@ def test_encoding_is_a_function_of_vector_seeds_and_parameters(name, rotation):
 
 @pytest.mark.parametrize("name", REAL)
 @pytest.mark.parametrize("modulus", [1 << 16, (1 << 16) + 1, 1 << 20, (1 << 33) - 9])
-def test_the_sum_survives_any_modulus_that_holds_it(name, modulus):
+def test_the_decoded_sum_does_not_depend_on_a_sufficient_modulus(name, modulus):
     vectors = random_vectors(12, 100)
     chosen = mechanism(name, modulus=modulus)
     estimate = chosen.decode(modular_sum(chosen, vectors), public_seed=seed("public"))
@@ -148,7 +148,7 @@ def assert_error_as_forecast(chosen, vectors):
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_the_error_of_the_sum_is_what_the_forecast_says(name):
+def test_the_error_of_the_sum_matches_the_forecast(name):
     chosen = mechanism(
         name,
         dim=8192,
@@ -161,7 +161,7 @@ def test_the_error_of_the_sum_is_what_the_forecast_says(name):
 
 @pytest.mark.parametrize("name", ["skellam-mixture", "skellam", "discrete-gaussian"])
 @pytest.mark.parametrize("scale_factor", [16.0, 256.0])
-def test_where_noise_is_small_the_forecast_is_right_about_rounding(name, scale_factor):
+def test_at_low_noise_the_forecast_covers_the_rounding_error(name, scale_factor):
     chosen = mechanism(
         name,
         dim=8192,
@@ -175,7 +175,7 @@ def test_where_noise_is_small_the_forecast_is_right_about_rounding(name, scale_f
 
 @pytest.mark.parametrize("name", ["skellam-mixture", "smm", "skellam"])
 @pytest.mark.parametrize("linf_bound", [1, 2, 4])
-def test_a_coordinate_bound_that_acts_is_in_the_forecast(name, linf_bound):
+def test_the_forecast_includes_an_active_coordinate_bound(name, linf_bound):
     # Typical coordinates are two steps long; equal vectors, so that nothing cancels.
     chosen = mechanism(
         name,
@@ -209,7 +209,7 @@ def test_the_noise_of_all_clients_adds_up_to_their_variance(name):
     assert abs(float(np.mean(noise))) < DEVIATIONS * math.sqrt(expected / dim)
 
 
-def test_the_noise_share_is_the_table_s_draw_under_its_own_label():
+def test_the_noise_share_is_drawn_from_its_table_under_its_label():
     chosen = mechanism("skellam-mixture", rotation="none")
     residues = encode(chosen, np.zeros(100), seed(4), seed(5)).residues
     drawn = skellam_table(Fraction(9, 2)).draw(seed(4), NOISE_LABEL, 100)
@@ -257,7 +257,7 @@ def test_rounded_vectors_stay_inside_the_bounds_of_the_event(name, rotation):
             assert int(np.abs(rounded).max()) <= event.linf_sensitivity
 
 
-def test_the_mixture_s_norm_is_enforced_after_rotation_and_scaling():
+def test_the_mixture_norm_is_enforced_after_rotation_and_scaling():
     # As if rotation and scaling had lengthened the vector: what counts is what is
     # handed to the rounding.
     chosen = mechanism("skellam-mixture", dim=64)
@@ -289,7 +289,7 @@ def test_the_cap_is_six_deviations_or_the_norm_rounded_up(norm, dim, flatness, c
 
 
 @pytest.mark.parametrize("name", ["skellam-mixture", "skellam", "ddgauss", "binomial"])
-def test_a_cap_below_one_grid_step_is_enforced_and_stated(name):
+def test_a_cap_below_one_grid_step_is_enforced_and_stated_in_the_event(name):
     chosen = mechanism(name, dim=4096, scale_factor=2.0, share=Fraction(50))
     assert chosen.coordinate_cap == Fraction(768, 4096)  # 6·2/64
     event = chosen.event()
@@ -325,7 +325,7 @@ def test_truncation_keeps_the_clip_as_the_sensitivity():
         assert int(rounded @ rounded) <= 32 * 32
 
 
-def test_a_grid_so_coarse_that_truncation_leaves_nothing_is_refused():
+def test_a_grid_too_coarse_for_truncation_is_rejected():
     with pytest.raises(ParameterError) as caught:
         mechanism("discrete-gaussian", scale_factor=0.99)
     assert caught.value.parameter == "scale_factor"
@@ -360,7 +360,7 @@ def test_each_mechanism_states_its_own_release_with_the_counted_noise():
     assert gaussian.noise_variance == 4.5
 
 
-def test_the_noise_of_simulations_has_the_variance_it_says():
+def test_simulated_noise_has_the_stated_variance():
     drawn = np.zeros(1 << 18, np.int64)
     SimulatedGaussian(Fraction(400)).add_to(drawn, bytes(32), b"noise")
     # Rounding to integers adds 1/12. Five deviations either way: a false alarm once in
@@ -383,7 +383,7 @@ def test_the_event_charges_the_sampler_for_every_draw(name):
 
 
 @pytest.mark.parametrize("name", CENTRAL)
-def test_central_mechanisms_add_no_noise_at_the_client(name):
+def test_central_mechanisms_add_no_noise_at_clients(name):
     chosen = mechanism(name, rotation="none", dim=4)
     residues = encode(
         chosen, np.array([0.25, -0.5, 0.0, 0.125]), seed(1), seed(2)
@@ -394,7 +394,7 @@ def test_central_mechanisms_add_no_noise_at_the_client(name):
     assert np.any(noisy != residues)
 
 
-def test_distributed_mechanisms_say_so():
+def test_distributed_mechanisms_are_not_central():
     assert not any(mechanism(name).noise_is_central for name in DISTRIBUTED)
 
 
@@ -454,14 +454,14 @@ def test_parameters_of_another_mechanism_are_refused():
         SkellamMechanism(parameters("smm"))
 
 
-def test_smm_demands_its_integer_bound_and_names_one():
+def test_smm_requires_an_integer_bound_and_suggests_one():
     with pytest.raises(ParameterError) as caught:
         mechanism("smm", linf_bound=None)
     assert caught.value.parameter == "linf_bound"
     assert caught.value.nearest == str(largest_linf_bound(2, Fraction(27)))
 
 
-def test_smm_refuses_noise_that_its_theorem_does_not_cover_and_says_how_much_is():
+def test_smm_rejects_noise_outside_its_theorem_and_names_the_minimum():
     with pytest.raises(TheoremNotApplicableError) as caught:
         mechanism("smm", share=Fraction(2))
     assert caught.value.theorem == "Corollary 1 [Bao22]"
@@ -471,13 +471,13 @@ def test_smm_refuses_noise_that_its_theorem_does_not_cover_and_says_how_much_is(
         mechanism("smm", share=Fraction(2575, 1000))
 
 
-def test_smm_refuses_a_bound_that_its_clip_cannot_add_up():
+def test_smm_rejects_a_bound_too_large_for_its_clip():
     with pytest.raises(ParameterError, match="16777216") as caught:
         mechanism("smm", linf_bound=Fraction((1 << 24) + 1))
     assert caught.value.parameter == "linf_bound"
 
 
-def test_smm_has_no_room_for_a_clip_flag():
+def test_smm_rejects_a_clip_flag():
     with pytest.raises(ParameterError, match="clip flag"):
         mechanism("smm", clip_flag_amplitude=0.1)
 
@@ -526,7 +526,7 @@ def test_the_digest_identifies_law_and_variance():
 LADDER = {"loss_fraction": Fraction(1, 4), "colluders": 0, "ladder": 3}
 
 
-def test_the_digests_of_a_session_are_those_of_its_draws():
+def test_the_digests_of_a_session_cover_its_draws():
     chosen = mechanism("skellam", noise_rule=rule("skellam", **LADDER))
     noise = chosen.session(12)
     digests = chosen.sampler_digests(noise)
@@ -538,7 +538,7 @@ def test_the_digests_of_a_session_are_those_of_its_draws():
     assert chosen.session(9).layers == ()
 
 
-def test_a_layer_is_drawn_again_from_its_seed_in_any_stretches():
+def test_a_layer_can_be_redrawn_from_its_seed_in_parts():
     chosen = mechanism(
         "skellam-mixture", rotation="none", noise_rule=rule("skellam", **LADDER)
     )
@@ -570,13 +570,13 @@ def test_a_ladder_is_charged_for_the_base_and_every_layer():
 
 
 @pytest.mark.parametrize("seeds", [[], [seed(1)] * 3, [seed(1)] * 5])
-def test_layers_and_their_seeds_are_equally_many(seeds):
+def test_the_number_of_layer_seeds_must_match_the_layers(seeds):
     chosen = mechanism("skellam", noise_rule=rule("skellam", **LADDER))
     with pytest.raises(InputError, match="4 layers"):
         encode(chosen, np.zeros(100), seed(4), seed(5), layer_seeds=seeds)
 
 
-def test_shares_that_do_not_add_up_take_no_ladder():
+def test_noise_that_does_not_add_up_accepts_no_ladder():
     with pytest.raises(ParameterError) as caught:
         mechanism("ddgauss", noise_rule=rule("ddgauss", **LADDER))
     assert (caught.value.parameter, caught.value.nearest) == ("ladder", "0")
@@ -598,7 +598,7 @@ def test_a_share_beyond_the_samplers_is_refused_before_a_table_is_built(name, sh
     mechanism(name, noise_rule=rule(name, counted_variance=nearest))
 
 
-def test_the_noise_of_a_smaller_roster_is_thicker():
+def test_a_smaller_roster_gets_larger_noise_shares():
     chosen = mechanism("skellam")
     # Losses: 0, 2, 2, 3 of 9, 10, 11, 12; two collude and one is the user.
     shares = [27 / chosen.session(roster).base for roster in (9, 10, 11, 12)]
@@ -621,7 +621,7 @@ def test_ddgauss_states_the_roster_that_cuts_its_noise_into_most_shares():
     assert (few.num_noise_shares, few.local_noise_variance) == (9, Fraction(3))
 
 
-def test_a_longer_vector_is_clipped_and_keeps_its_direction():
+def test_a_long_vector_is_clipped_and_keeps_its_direction():
     chosen = mechanism(
         "gaussian", dim=4, rotation="none", scale_factor=2.0**20, modulus=1 << 40
     )
@@ -647,7 +647,7 @@ def shortened(name, vector, **changes):
 
 @pytest.mark.parametrize("rotation", ["hadamard", "dft", "none"])
 @pytest.mark.parametrize("name", SHORTENED)
-def test_encoding_says_by_what_factor_a_vector_was_shortened(name, rotation):
+def test_encoding_reports_the_clipping_factor_of_a_vector(name, rotation):
     direction = random_vectors(1, 50)[0]
     for length in (0.0, 1e-300, 1e-12, 0.3, 0.999999):
         assert shortened(name, length * direction, rotation=rotation) == 1.0
@@ -657,7 +657,7 @@ def test_encoding_says_by_what_factor_a_vector_was_shortened(name, rotation):
     assert math.isfinite(shortened(name, np.full(50, 1.7e308), rotation=rotation))
 
 
-def test_a_bound_on_coordinates_and_the_published_clip_shorten_too():
+def test_coordinate_bounds_and_the_published_clip_count_as_clipping():
     spike = np.zeros(16)
     spike[3] = 1.0
     capped = shortened("skellam", spike, rotation="none", linf_bound=Fraction(16))
@@ -666,6 +666,6 @@ def test_a_bound_on_coordinates_and_the_published_clip_shorten_too():
     assert shortened("smm", np.full(1 << 16, 1 / 256)) > 2.0
 
 
-def test_what_an_encoding_shows_of_itself_is_its_length():
+def test_the_representation_of_an_encoding_shows_only_its_length():
     made = encode(mechanism("skellam"), random_vectors(1, 100)[0], seed(1), seed(2))
     assert repr(made) == "Encoded(length=128, entries=<redacted>)"

@@ -32,7 +32,7 @@ GOOD = NoiseRule(
         ("7/3", 20, (15, "1/10", 1, "0", 20), (2, 1, "76459/524288")),
     ],
 )
-def test_known_shares(variance, roster, rule, expected):
+def test_noise_shares_match_known_values(variance, roster, rule, expected):
     survivors, losses, colluders, colluding, bits = rule
     session = NoiseRule(
         counted_variance=Fraction(variance),
@@ -54,7 +54,7 @@ def test_known_shares(variance, roster, rule, expected):
     assert session.removed_layers(0) == ()
 
 
-def test_a_known_ladder():
+def test_a_ladder_with_known_layers():
     session = dataclasses.replace(
         GOOD, colluders=0, colluder_fraction=Fraction(0), ladder=4
     ).session(100)
@@ -82,7 +82,7 @@ def test_a_known_ladder():
         (1, 100, 1, "1.0001"),
     ],
 )
-def test_the_ladder_keeps_little_more_than_the_losses_require(
+def test_the_ladder_keeps_little_more_noise_than_required(
     rungs, roster, losses, surplus
 ):
     session = NoiseRule(
@@ -108,7 +108,7 @@ def test_the_ladder_keeps_little_more_than_the_losses_require(
         (Fraction(1, 3), 8, 1.002),
     ],
 )
-def test_how_close_a_ladder_comes_depends_on_the_losses(part, ladder, most):
+def test_the_surplus_of_a_ladder_depends_on_the_tolerated_losses(part, ladder, most):
     lost = math.floor(part * 1000)
     session = NoiseRule(
         counted_variance=Fraction(154),
@@ -123,14 +123,14 @@ def test_how_close_a_ladder_comes_depends_on_the_losses(part, ladder, most):
     assert float(surplus) <= most
 
 
-def test_no_loss_to_tolerate_is_no_ladder():
+def test_without_tolerated_losses_there_is_no_ladder():
     rule = dataclasses.replace(GOOD, ladder=4)
     assert rule.session(60).tolerated_losses == 0
     assert rule.session(60).layers == ()
     assert rule.session(60).base == GOOD.session(60).base
 
 
-def test_a_ladder_that_rounding_flattens_is_no_ladder():
+def test_a_ladder_without_distinct_layers_is_empty():
     """v/998 and v/999 are one multiple of 2^-12: nothing may be divided by zero."""
     rule = NoiseRule(
         counted_variance=Fraction(15),
@@ -149,7 +149,7 @@ def test_a_ladder_that_rounding_flattens_is_no_ladder():
     )
 
 
-def test_more_losses_than_tolerated_have_no_answer():
+def test_more_losses_than_tolerated_are_rejected():
     session = dataclasses.replace(GOOD, ladder=4).session(100)
     for question in (session.needed, session.removed_layers, session.remaining):
         with pytest.raises(ParameterError) as caught:
@@ -164,7 +164,7 @@ def test_a_roster_outside_the_rule_is_refused(roster):
     assert caught.value.parameter == "roster"
 
 
-def test_a_roster_that_leaves_no_share_to_count_is_refused():
+def test_a_roster_without_counted_shares_is_rejected():
     rule = dataclasses.replace(GOOD, colluder_fraction=Fraction(7, 10))
     # Of 200 clients 140 collude and 60 may be lost.
     for question in (
@@ -187,7 +187,7 @@ def test_a_roster_that_leaves_no_share_to_count_is_refused():
     assert dataclasses.replace(GOOD, colluders=58).counted_shares(60) == 1
 
 
-def test_the_most_noise_arrives_neither_at_an_end_nor_where_losses_bend():
+def test_the_most_noise_can_arrive_at_an_intermediate_roster():
     rule = NoiseRule(
         counted_variance=Fraction(225),
         min_survivors=20,
@@ -202,7 +202,7 @@ def test_the_most_noise_arrives_neither_at_an_end_nor_where_losses_bend():
     assert rule.largest_surplus(40) == pytest.approx(350 / 225)
 
 
-def test_the_least_noise_of_a_client_is_looked_for_among_all_rosters():
+def test_the_least_noise_of_a_client_is_the_minimum_over_all_rosters():
     rule = dataclasses.replace(GOOD, share_bits=20)
     shares = {n: rule.session(n) for n in range(60, 76)}
     # Colluders grow while the losses bend: not the largest roster.
@@ -237,7 +237,9 @@ def rules(draw):
 
 
 @given(rules(), st.integers(0, 60))
-def test_the_honest_others_carry_the_counted_variance_whatever_is_lost(rule, more):
+def test_the_other_honest_clients_hold_the_counted_variance_after_any_losses(
+    rule, more
+):
     """(n - d - c - 1) * kept(d) >= v for every tolerated d: what the rule is for."""
     roster = rule.min_survivors + more
     shares = rule.counted_shares(roster)
@@ -264,7 +266,7 @@ def test_the_honest_others_carry_the_counted_variance_whatever_is_lost(rule, mor
 
 
 @given(rules(), st.integers(0, 40))
-def test_figures_over_all_rosters_are_those_of_the_worst_one(rule, more):
+def test_figures_over_all_rosters_are_those_of_the_worst_roster(rule, more):
     most = rule.min_survivors + more
     rosters = range(rule.min_survivors, most + 1)
     counted = [rule.counted_shares(roster) for roster in rosters]
@@ -281,7 +283,7 @@ def test_figures_over_all_rosters_are_those_of_the_worst_one(rule, more):
     assert rule.largest_total(most) == max(totals)
 
 
-def test_rounded_shares_of_few_units_are_counted_as_they_are_drawn():
+def test_rounded_shares_are_counted_as_drawn():
     """Shares of a half each: twice the clients bring twice the noise."""
     rule = NoiseRule(counted_variance=Fraction(10), min_survivors=50, share_bits=1)
     assert {rule.session(n).upload for n in range(50, 101)} == {Fraction(1, 2)}
@@ -346,7 +348,7 @@ def test_a_fraction_that_is_not_plain_digits_is_refused(name, text):
         NoiseRule.from_dict(GOOD.to_dict() | {name: text})
 
 
-def test_a_key_that_one_party_would_ignore_is_refused():
+def test_an_unknown_or_missing_key_is_rejected():
     with pytest.raises(ParameterError) as caught:
         NoiseRule.from_dict(GOOD.to_dict() | {"min_survivers": 3})
     assert caught.value.parameter == "min_survivers"

@@ -80,7 +80,7 @@ def test_a_selection_is_a_256_bit_number_compared_in_whole_numbers():
 
 
 @pytest.mark.parametrize("rate", [Fraction(1, 10), Fraction(2, 3)])
-def test_selections_succeed_as_often_as_the_rate_says(rate):
+def test_selections_succeed_at_the_stated_rate(rate):
     """Five deviations of a binomial: false-alarm rate 5.7e-7; the seeds are fixed."""
     flips, won = 4000, 0
     for number in range(flips):
@@ -140,7 +140,7 @@ def calls_of(action):
 
 
 @pytest.mark.parametrize("name", DISTRIBUTED)
-def test_both_selections_take_the_same_path(name):
+def test_both_outcomes_of_a_selection_execute_the_same_calls(name):
     chosen, private = mechanism(name), seed(name)
     paths = []
     for rate in (ALWAYS, NEVER):
@@ -150,7 +150,7 @@ def test_both_selections_take_the_same_path(name):
     assert paths[0] == paths[1]
 
 
-def test_a_replay_is_equal_and_another_seed_has_another_selection():
+def test_a_replay_gives_the_same_selection():
     chosen, rate = mechanism("skellam-mixture"), Fraction(1, 2)
     first, again = (encoded(chosen, VECTOR, rate, seed(1)).residues for _ in range(2))
     assert first.tolist() == again.tolist()

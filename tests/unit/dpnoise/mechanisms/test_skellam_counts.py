@@ -69,17 +69,17 @@ def encoded(chosen, vector, index=1):
     ).residues
 
 
-def kept(chosen, vector):
+def without_noise(chosen, vector):
     """The whole numbers that are left of a vector, its noise taken off again."""
     residues = encoded(chosen, vector).astype(np.int64)
     steps = (residues - noise_of(chosen, 1)) % chosen.modulus
     return np.where(steps > chosen.modulus // 2, steps - chosen.modulus, steps).tolist()
 
 
-def test_a_vector_within_the_bounds_is_released_as_it_is():
-    assert kept(counting(), [0, 0, 1, 0, 0, 0]) == [0, 0, 1, 0, 0, 0]
+def test_a_vector_within_the_bounds_is_released_unchanged():
+    assert without_noise(counting(), [0, 0, 1, 0, 0, 0]) == [0, 0, 1, 0, 0, 0]
     votes = counting(max_nonzero=6, signed=True)
-    assert kept(votes, [1, -1, 0, 0, -1, 1]) == [1, -1, 0, 0, -1, 1]
+    assert without_noise(votes, [1, -1, 0, 0, -1, 1]) == [1, -1, 0, 0, -1, 1]
 
 
 @pytest.mark.parametrize(
@@ -91,16 +91,16 @@ def test_a_vector_within_the_bounds_is_released_as_it_is():
         ({"linf_bound": 3}, [1e300, 0, 0, 0, 0, -1e300], [3, 0, 0, 0, 0, 0]),
     ],
 )
-def test_what_exceeds_the_bounds_is_clamped(bounds, vector, left):
-    assert kept(counting(**bounds), vector) == left
+def test_values_beyond_the_bounds_are_clamped(bounds, vector, left):
+    assert without_noise(counting(**bounds), vector) == left
 
 
-def test_every_short_vector_lands_within_what_the_event_states():
+def test_every_small_vector_satisfies_the_bounds_of_the_event():
     chosen = counting(dimension=3, max_nonzero=2, linf_bound=2)
     event = chosen.event()
     assert event.unsigned
     for vector in itertools.product((-3, 0, 1, 2, 3), repeat=3):
-        left = np.array(kept(chosen, vector))
+        left = np.array(without_noise(chosen, vector))
         assert left.min() >= 0
         assert left.max() <= event.linf_sensitivity == 2
         assert left.sum() <= event.l1_sensitivity == 4.0
@@ -121,7 +121,7 @@ def test_a_bad_vector_is_refused_and_not_shown(vector, complaint):
         encoded(counting(), vector)
 
 
-def test_the_decoded_sum_is_the_sum_and_its_noise():
+def test_the_decoded_sum_is_the_sum_plus_the_noise():
     chosen = counting()
     total = np.zeros(6, np.uint64)
     expected = np.zeros(6, np.int64)
@@ -152,7 +152,7 @@ def test_few_counts_need_no_more_noise_than_the_central_gaussian(max_nonzero):
         (32, True, 12.0),  # the same three, below 0 instead of above
     ],
 )
-def test_the_reference_gaussian_of_replaced_counts_is_as_far_as_two_vectors_differ(
+def test_the_reference_gaussian_of_replaced_counts_uses_the_replace_one_distance(
     dimension, signed, squared
 ):
     made = planned(
@@ -166,7 +166,7 @@ def test_the_reference_gaussian_of_replaced_counts_is_as_far_as_two_vectors_diff
     assert 0.9 < made.noise_overhead < 1.001
 
 
-def test_one_count_needs_what_the_lattice_asks_for():
+def test_one_count_needs_the_noise_of_the_lattice_accountant():
     made = planned(dimension=1)
     assert float(made.noise_variance) == pytest.approx(11.0763, rel=1e-4)
     assert made.count_standard_error == pytest.approx(
@@ -183,20 +183,20 @@ def test_secret_selection_adds_to_the_error_of_a_count():
     assert made.count_standard_error == pytest.approx(math.sqrt(expected))
 
 
-def test_a_plan_of_real_vectors_prints_no_count():
+def test_a_plan_of_real_vectors_prints_no_error_of_counts():
     made = real()
     assert made.count_standard_error is None
     assert "count" not in {label for label, _ in made.table()}
 
 
-def test_replacing_one_person_costs_two_moves_and_not_a_jump_of_two():
+def test_replacing_one_person_counts_as_two_unit_changes():
     moved = planned(adjacency=Adjacency.REPLACE_ONE)
     assert float(moved.noise_variance) == pytest.approx(26.289, rel=1e-4)
     signed = planned(adjacency=Adjacency.REPLACE_ONE, signed=True)
     assert signed.noise_variance > 1.8 * moved.noise_variance
 
 
-def test_claiming_three_percent_less_noise_breaks_the_budget():
+def test_claiming_three_percent_less_noise_exceeds_the_budget():
     made = planned()
     thinner = dataclasses.replace(
         made.parameters.noise_rule,
@@ -208,7 +208,7 @@ def test_claiming_three_percent_less_noise_breaks_the_budget():
     assert account.compose(make_mechanism(weak).event()).epsilon(DELTA) > 1.01
 
 
-def test_the_modulus_holds_all_clients_in_one_bucket_and_the_noise():
+def test_the_modulus_holds_all_clients_in_one_bucket_plus_noise():
     made = planned(clients=1000)
     half, largest = made.parameters.modulus // 2, 1000
     assert half > largest
@@ -241,7 +241,7 @@ def test_parameters_survive_a_configuration():
         ("signed", 1, "false"),
     ],
 )
-def test_what_a_count_does_not_have_is_refused(field, value, nearest):
+def test_settings_that_counts_do_not_support_are_rejected(field, value, nearest):
     with pytest.raises(ParameterError) as caught:
         make_mechanism(dataclasses.replace(planned().parameters, **{field: value}))
     assert caught.value.parameter == field
@@ -249,7 +249,7 @@ def test_what_a_count_does_not_have_is_refused(field, value, nearest):
 
 
 @pytest.mark.parametrize(("field", "value"), [("max_nonzero", 2), ("signed", True)])
-def test_other_mechanisms_refuse_the_bounds_of_counts(field, value):
+def test_other_mechanisms_reject_the_bounds_of_counts(field, value):
     made = real()
     with pytest.raises(ParameterError, match="skellam-counts"):
         make_mechanism(dataclasses.replace(made.parameters, **{field: value}))

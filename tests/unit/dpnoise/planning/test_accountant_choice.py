@@ -70,9 +70,7 @@ def asks_no_accountant(monkeypatch):
         ),
     ],
 )
-def test_a_named_accountant_that_takes_too_long_is_refused_before_it_is_asked(
-    asked, words
-):
+def test_an_expensive_named_accountant_is_rejected_before_it_runs(asked, words):
     with pytest.raises(ParameterError, match=words) as caught:
         plan(**CELL | asked)
     assert caught.value.parameter == "accountant"
@@ -85,11 +83,11 @@ def test_a_named_accountant_that_takes_too_long_is_refused_before_it_is_asked(
         {"epsilon": 0.01, "delta": 1e-11, "selection_rate": Fraction(1, 300)},
     ],
 )
-def test_who_follows_that_advice_has_a_plan(asked):
+def test_the_advice_of_that_rejection_gives_a_plan(asked):
     assert plan(**CELL | asked).noise_overhead < 1.05
 
 
-def test_a_search_that_would_end_where_no_client_checks_is_refused_on_its_way():
+def test_a_search_that_becomes_too_expensive_is_rejected_on_its_way():
     """At the noise that a Gaussian needs it is quick; it needs twenty times as much."""
     asked = {
         "clients": 2681,
@@ -108,7 +106,7 @@ def test_a_search_that_would_end_where_no_client_checks_is_refused_on_its_way():
     assert plan(**asked).accountant != "mixture-rdp"
 
 
-def test_the_least_statement_that_a_client_would_check_is_taken_where_it_is_expensive():
+def test_an_expensive_accountant_is_chosen_if_clients_accept_its_cost():
     made = plan(**SHORT)
     assert made.accountant == "mixture-contour"
     assert made.noise_overhead < 1.07
@@ -127,7 +125,7 @@ def test_the_least_statement_that_a_client_would_check_is_taken_where_it_is_expe
     assert dear > MAX_ACCOUNTING_COST
 
 
-def test_what_no_client_would_check_is_not_chosen_whatever_it_needs(monkeypatch):
+def test_an_accountant_too_expensive_for_clients_is_never_chosen(monkeypatch):
     """Foreseen was another cost: the noise is known once it is found."""
     monkeypatch.setattr(
         planner,
@@ -138,7 +136,7 @@ def test_what_no_client_would_check_is_not_chosen_whatever_it_needs(monkeypatch)
     assert made.accountant == "mixture-gdp"
 
 
-def test_a_clip_flag_that_few_bits_spread_is_charged_for_where_it_is_planned():
+def test_a_spread_clip_flag_is_charged_in_the_plan():
     """Seven bits spread the flag over sixteen coordinates, each within the bound."""
     made = plan(
         clients=124,
@@ -179,14 +177,14 @@ BOUNDED = {
 
 
 @pytest.mark.usefixtures("asks_no_accountant")
-def test_a_bound_on_coordinates_far_below_any_useful_grid_is_refused():
+def test_a_coordinate_bound_far_too_small_is_rejected():
     with pytest.raises(ParameterError, match="without one") as caught:
         plan(**BOUNDED, linf_bound=Fraction(25, 2048))
     assert caught.value.parameter == "linf_bound"
     assert caught.value.nearest.startswith("none, or ")
 
 
-def test_the_bound_on_coordinates_that_such_a_refusal_names_is_as_good_as_none():
+def test_the_suggested_coordinate_bound_costs_little():
     with pytest.raises(ParameterError, match="without one") as caught:
         plan(**BOUNDED, linf_bound=Fraction(25, 2048))
     named = Fraction(caught.value.nearest.removeprefix("none, or "))
@@ -197,7 +195,7 @@ def test_the_bound_on_coordinates_that_such_a_refusal_names_is_as_good_as_none()
     assert errors[0] < 1.25 * errors[1]
 
 
-def test_a_grid_that_is_chosen_cuts_no_vector_with_equal_entries():
+def test_the_chosen_grid_clips_no_vector_with_equal_entries():
     made = plan(
         clients=100,
         dimension=4096,
@@ -224,7 +222,7 @@ LATE = {
 }
 
 
-def test_bits_are_checked_and_chosen_by_the_noise_of_a_late_answer():
+def test_bits_are_chosen_by_the_noise_of_a_fallback_accountant():
     made = plan(**LATE, bits=7)
     assert made.accountant == "mixture-rdp"
     named = plan(**LATE, bits=7, accountant="mixture-rdp")
@@ -238,7 +236,7 @@ def test_bits_are_checked_and_chosen_by_the_noise_of_a_late_answer():
     assert caught.value.nearest == "7"
 
 
-def test_a_late_answer_that_turns_out_too_expensive_leaves_the_one_before(monkeypatch):
+def test_a_fallback_accountant_that_is_too_expensive_is_discarded(monkeypatch):
     early = plan(**LATE, bits=8, accountant="mixture-gdp")
     least = 0.99 * float(early.noise_variance)
 
@@ -251,7 +249,7 @@ def test_a_late_answer_that_turns_out_too_expensive_leaves_the_one_before(monkey
     assert made.noise_variance == pytest.approx(early.noise_variance, rel=1e-3)
 
 
-def test_who_named_no_accountant_is_not_told_to_name_none():
+def test_advice_to_drop_the_accountant_requires_a_named_one():
     finer = plan(**SHORT | {"epsilon": 12.0, "bits": 10})
     with pytest.raises(ParameterError, match="take a coarser grid") as caught:
         refuse_expensive(finer.request, release_of(finer), "mixture-contour")
@@ -259,7 +257,7 @@ def test_who_named_no_accountant_is_not_told_to_name_none():
     assert "name no accountant" not in str(caught.value)
 
 
-def test_what_stops_a_search_among_defaults_is_said_as_it_is(monkeypatch):
+def test_an_error_among_default_accountants_is_raised_unchanged(monkeypatch):
     def stop(*_, **__):
         raise ParameterError("no such noise", parameter="epsilon", value=1.0)
 

@@ -24,7 +24,7 @@ def advice(parameter, **asked):
         {"clients": 1937, "dimension": 5, "epsilon": 29.0, "steps": 10_000, "bits": 3},
     ],
 )
-def test_bits_that_hold_no_sum_are_answered_by_bits_of_which_one_has_use(asked):
+def test_the_suggested_bits_give_a_plan_that_uses_all_of_them(asked):
     asked = VECTORS | asked
     enough = int(advice("bits", **asked))
     assert plan(**asked | {"bits": enough}).parameters.bits == enough
@@ -48,7 +48,7 @@ def test_bits_that_hold_no_sum_are_answered_by_bits_of_which_one_has_use(asked):
         },
     ],
 )
-def test_a_grid_too_fine_for_the_samplers_is_answered_by_one_that_is_not(asked):
+def test_for_a_grid_too_fine_for_the_samplers_a_coarser_one_is_suggested(asked):
     asked = VECTORS | {"steps": 10_000} | asked
     finest = float(advice("scale_factor", **asked))
     made = plan(**asked | {"scale_factor": finest})
@@ -56,7 +56,7 @@ def test_a_grid_too_fine_for_the_samplers_is_answered_by_one_that_is_not(asked):
     assert 0.3 * limit < made.noise_variance / made.request.counted_shares <= limit
 
 
-def test_where_no_grid_is_coarse_enough_for_the_samplers_none_is_offered():
+def test_no_grid_is_suggested_if_none_is_coarse_enough_for_the_samplers():
     asked = VECTORS | {"clients": 10, "dimension": 6_313_158, "mechanism": "skellam"}
     asked |= {"steps": 10_000, "epsilon": 0.05}
     assert advice("epsilon", **asked, scale_factor=68.7) is None
@@ -65,7 +65,7 @@ def test_where_no_grid_is_coarse_enough_for_the_samplers_none_is_offered():
         plan(**asked)
 
 
-def test_counts_that_need_more_noise_than_samplers_hold_are_told_of_no_grid():
+def test_counts_beyond_the_samplers_get_no_suggested_grid():
     """Whole numbers have one grid."""
     asked = {"clients": 2, "dimension": 24_467, "max_nonzero": 24_467, "steps": 49}
     asked |= {"epsilon": 0.067, "delta": 4e-5, "mechanism": "skellam-counts"}
@@ -73,7 +73,7 @@ def test_counts_that_need_more_noise_than_samplers_hold_are_told_of_no_grid():
     assert plan(**asked | {"epsilon": 1.0}).epsilon_server <= 1.0
 
 
-def test_a_grid_too_coarse_to_keep_anything_is_answered_by_one_that_keeps_something():
+def test_for_a_grid_that_keeps_nothing_a_finer_one_is_suggested():
     asked = VECTORS | {
         "clients": 229,
         "dimension": 1,
@@ -85,7 +85,7 @@ def test_a_grid_too_coarse_to_keep_anything_is_answered_by_one_that_keeps_someth
     assert plan(**asked | {"scale_factor": finer}).parameters.scale_factor == finer
 
 
-def test_two_clients_of_whom_a_part_colludes_are_told_that_none_may():
+def test_two_clients_are_told_to_assume_no_colluders():
     asked = VECTORS | {"clients": 2, "dimension": 118}
     assert advice("colluder_fraction", **asked, colluder_fraction=0.03) == "0"
     assert plan(**asked, colluder_fraction=0.0).epsilon_server <= 1.0
@@ -98,7 +98,7 @@ def test_two_clients_of_whom_a_part_colludes_are_told_that_none_may():
         {"steps": 100, "accountant": "mixture-contour"},
     ],
 )
-def test_a_theorem_that_does_not_cover_a_plan_speaks_of_what_was_asked_for(asked):
+def test_an_error_of_a_theorem_names_the_arguments_of_the_caller(asked):
     """Its own parameters are those of a release, which no user has typed."""
     asked = VECTORS | {"clients": 100, "dimension": 4096} | asked
     with pytest.raises(TheoremNotApplicableError, match="name no accountant") as caught:
@@ -107,7 +107,7 @@ def test_a_theorem_that_does_not_cover_a_plan_speaks_of_what_was_asked_for(asked
     assert plan(**asked | {"accountant": None}).epsilon_server <= 1.0
 
 
-def test_a_plan_that_begins_with_noise_too_little_for_any_clamp_continues():
+def test_a_plan_continues_after_noise_too_small_to_clamp():
     made = plan(
         **VECTORS | {"delta": 4.6e-11, "epsilon": 1.41},
         clients=45,
@@ -119,7 +119,7 @@ def test_a_plan_that_begins_with_noise_too_little_for_any_clamp_continues():
     assert made.epsilon_server <= 1.41
 
 
-def test_parts_of_losses_that_no_task_tolerates_are_said_to_have_no_effect():
+def test_a_loss_fraction_without_effect_is_noted():
     asked = VECTORS | {"clients": 100, "dimension": 64, "loss_fraction": 0.3}
     assert any("no effect" in note for note in plan(**asked).notes)
     tolerant = plan(**asked, min_survivors=70)

@@ -19,7 +19,7 @@ ASKED = {
 
 
 @pytest.mark.parametrize("spare", [0, 1])
-def test_the_noise_is_that_of_the_sessions_of_one_client(spare):
+def test_the_noise_covers_the_sessions_of_one_client(spare):
     some = plan(**ASKED, steps=40, participations=2, spare=spare)
     few = plan(**ASKED, steps=2 + spare)
     assert some.parameters == few.parameters
@@ -27,7 +27,7 @@ def test_the_noise_is_that_of_the_sessions_of_one_client(spare):
     assert some.request.charges == few.request.charges == 2 + spare
 
 
-def test_all_sums_count_where_no_participations_are_given():
+def test_without_participations_all_sums_count():
     made = plan(**ASKED, steps=4, spare=1)
     assert (made.request.sums_of_one_client, made.request.charges) == (4, 5)
     event = make_mechanism(made.parameters).event()
@@ -43,13 +43,13 @@ def test_all_sums_count_where_no_participations_are_given():
         ({"spare": -1}, "0"),
     ],
 )
-def test_participations_lie_within_the_sums(change, nearest):
+def test_participations_cannot_exceed_the_sums(change, nearest):
     with pytest.raises(ParameterError) as refused:
         PlanRequest(**ASKED | change)
     assert refused.value.nearest == nearest
 
 
-def test_a_plan_says_whose_data_it_protects_and_how_many_clients_it_needs():
+def test_a_plan_states_its_privacy_unit_and_the_number_of_clients():
     made = plan(**ASKED, steps=40, participations=3, spare=1)
     said = made.to_dict()
     unit = (

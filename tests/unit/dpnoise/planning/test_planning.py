@@ -72,7 +72,7 @@ def test_the_plan_is_json_with_the_keys_of_the_interface(mechanism):
     assert text["encoded_dimension"] == 4096
 
 
-def test_one_share_is_the_required_noise_over_the_shares_that_count():
+def test_one_share_is_the_required_noise_divided_by_the_counted_shares():
     made = paper_plan("skellam", bits=18, min_survivors=80, colluders=10, ladder=0)
     exact = made.noise_variance / 69
     share = made.parameters.noise_rule.session(100).base
@@ -83,7 +83,7 @@ def test_one_share_is_the_required_noise_over_the_shares_that_count():
     assert made.share_at_smallest == made.share_at_largest
 
 
-def test_losses_and_colluders_cost_noise_and_do_not_change_what_is_required():
+def test_losses_and_colluders_add_noise_without_changing_the_required_noise():
     careless = paper_plan("skellam", bits=18, scale_factor=100.0)
     careful = paper_plan(
         "skellam", bits=18, scale_factor=100.0, min_survivors=60, colluders=10, ladder=0
@@ -95,7 +95,7 @@ def test_losses_and_colluders_cost_noise_and_do_not_change_what_is_required():
 
 
 @pytest.mark.parametrize("min_survivors", [60, 70, 90])
-def test_noise_for_losses_that_did_not_happen_is_in_no_figure(min_survivors):
+def test_noise_for_losses_that_did_not_occur_is_not_counted(min_survivors):
     careless = paper_plan("skellam", bits=18, scale_factor=100.0)
     made = paper_plan(
         "skellam", bits=18, scale_factor=100.0, min_survivors=min_survivors
@@ -108,7 +108,7 @@ def test_noise_for_losses_that_did_not_happen_is_in_no_figure(min_survivors):
     assert made.forecast.sum_stddev > 1.02 * careless.forecast.sum_stddev
 
 
-def test_a_ladder_is_planned_only_where_it_takes_something_back():
+def test_a_ladder_is_planned_only_if_it_can_remove_noise():
     for changes in (
         {},
         {"min_survivors": 100},
@@ -120,7 +120,7 @@ def test_a_ladder_is_planned_only_where_it_takes_something_back():
     assert made.parameters.noise_rule.ladder == 0
 
 
-def test_the_central_gaussian_is_the_analytic_one():
+def test_the_reference_gaussian_is_the_analytic_one():
     made = paper_plan("skellam", bits=18)
     assert made.gaussian_mse == pytest.approx(
         analytic_gaussian_stddev(1.0, 1e-5, 1.0) ** 2, rel=1e-12
@@ -129,7 +129,7 @@ def test_the_central_gaussian_is_the_analytic_one():
     assert longer.gaussian_mse == pytest.approx(45.0 * made.gaussian_mse, rel=1e-9)
 
 
-def test_steps_share_one_budget():
+def test_all_steps_share_one_budget():
     made = paper_plan("skellam", bits=20, steps=7)
     event = Repeated(make_mechanism(made.parameters).event(), 7)
     account = make_accountant("skellam-paper", adversary=Adversary.SERVER)
@@ -139,14 +139,14 @@ def test_steps_share_one_budget():
 @pytest.mark.parametrize(
     "mechanism", ["skellam-mixture", "skellam", "smm", "ddgauss", "binomial"]
 )
-def test_noise_shares_refuse_to_count_sampling(mechanism):
+def test_mechanisms_with_noise_shares_reject_sampling(mechanism):
     with pytest.raises(ParameterError, match="reveal who took part") as caught:
         plan(**BASE, mechanism=mechanism, steps=20, sampling_rate=0.05)
     assert caught.value.parameter == "sampling_rate"
     assert caught.value.nearest.startswith("1.0")
 
 
-def test_a_secret_selection_spends_less_on_each_step_against_every_adversary():
+def test_a_secret_selection_reduces_the_loss_against_every_adversary():
     asked = BASE | {"mechanism": "skellam", "bits": 20, "steps": 20}
     everyone, made = plan(**asked), plan(**asked, selection_rate=Fraction(1, 10))
     assert made.noise_variance * everyone.parameters.scale_factor**2 < (
@@ -169,13 +169,13 @@ def test_a_secret_selection_spends_less_on_each_step_against_every_adversary():
     assert "selection" not in str(everyone)
 
 
-def test_a_trusted_party_selects_no_client_in_secret():
+def test_a_central_mechanism_rejects_secret_selection():
     asked = BASE | {"mechanism": "gaussian", "scale_factor": 64.0}
     with pytest.raises(ParameterError, match="state sampling_rate"):
         plan(**asked, selection_rate=0.5)
 
 
-def test_a_trusted_party_may_count_sampling():
+def test_a_central_mechanism_can_count_sampling():
     asked = BASE | {"mechanism": "gaussian", "scale_factor": 64.0, "steps": 20}
     made = plan(**asked, sampling_rate=0.05)
     everyone = plan(**asked, sampling_rate=1.0)
@@ -183,12 +183,12 @@ def test_a_trusted_party_may_count_sampling():
     assert made.statement_server is None
 
 
-def test_both_adversaries_get_the_same_figure():
+def test_both_adversaries_get_the_same_epsilon():
     made = paper_plan("skellam", bits=18)
     assert made.epsilon_server == made.epsilon_model_reader
 
 
-def test_noise_added_by_the_server_promises_nothing_against_it():
+def test_central_noise_gives_no_privacy_against_the_server():
     made = plan(
         **BASE,
         mechanism="discrete-gaussian",
@@ -218,7 +218,7 @@ def test_more_bits_never_forecast_a_larger_error(mechanism):
 
 
 @pytest.mark.parametrize("mechanism", PAPERS)
-def test_no_other_scale_has_an_error_smaller_by_a_percent(mechanism):
+def test_no_other_scale_lowers_the_error_by_a_percent(mechanism):
     made = paper_plan(mechanism, bits=16)
     chosen = made.parameters.scale_factor
     for factor in (0.5, 0.7, 0.9, 1.1, 1.3, 1.6):
@@ -234,7 +234,7 @@ def test_no_other_scale_has_an_error_smaller_by_a_percent(mechanism):
 
 
 @pytest.mark.parametrize("mechanism", PAPERS)
-def test_without_bits_the_fewest_that_cost_a_fiftieth_of_the_best_are_taken(mechanism):
+def test_without_bits_the_fewest_within_two_percent_of_the_best_are_chosen(mechanism):
     # These accountants ask for far more than 1.05 times the central Gaussian.
     made = paper_plan(mechanism)
     best = paper_plan(mechanism, bits=30).forecast.planning_mse
@@ -269,7 +269,7 @@ def test_a_modulus_too_small_for_a_given_scale_is_refused_with_the_bits_that_wor
         paper_plan("skellam", bits=enough - 1, scale_factor=64.0)
 
 
-def test_a_reproduction_may_accept_a_modulus_that_is_too_small():
+def test_a_reproduction_can_accept_a_modulus_that_is_too_small():
     made = paper_plan("skellam", bits=10, scale_factor=64.0, max_wrap_probability=1.0)
     assert made.forecast.wrap_probability > 0.01
 
@@ -283,7 +283,7 @@ def test_a_reproduction_may_accept_a_modulus_that_is_too_small():
         ({"rotation": "none", "dimension": 16}, 16),  # 18
     ],
 )
-def test_few_coordinates_get_the_modulus_that_holds_their_largest_sum(asked, bits):
+def test_few_coordinates_get_a_modulus_for_their_largest_sum(asked, bits):
     given = {
         "clients": 100,
         "dimension": 1,
@@ -316,7 +316,7 @@ def test_an_accountant_without_a_theorem_for_the_mechanism_is_refused():
         plan(**BASE, mechanism="skellam", accountant="smm-paper", bits=16)
 
 
-def test_smm_by_another_theorem_says_nothing_of_the_published_one():
+def test_notes_on_the_smm_theorem_appear_only_with_its_accountant():
     asked = {
         "mechanism": "smm",
         "clients": 100,
@@ -345,7 +345,7 @@ def test_smm_gets_the_largest_linf_bound_that_costs_no_noise():
 
 
 @pytest.mark.parametrize(("dimension", "clients"), [(64, 10_000), (64, 1000), (1, 100)])
-def test_smm_buys_noise_for_a_bound_that_leaves_short_vectors_as_they_are(
+def test_smm_accepts_more_noise_for_a_bound_that_keeps_short_vectors(
     dimension, clients
 ):
     few = {**BASE, "dimension": dimension, "clients": clients, "mechanism": "smm"}
@@ -369,7 +369,7 @@ def test_smm_buys_noise_for_a_bound_that_leaves_short_vectors_as_they_are(
     assert not any("take skellam-mixture" in note for note in usual.notes)
 
 
-def test_smm_is_refused_at_a_scale_that_its_theorem_does_not_cover():
+def test_smm_is_rejected_at_a_scale_outside_its_theorem():
     with pytest.raises(
         TheoremNotApplicableError, match="excludes the orders"
     ) as caught:
@@ -383,13 +383,13 @@ def test_smm_is_refused_at_a_scale_that_its_theorem_does_not_cover():
         paper_plan("smm", scale_factor=0.97 * nearest)
 
 
-def test_smm_without_a_given_scale_gets_one_with_a_theorem_and_says_what_is_covered():
+def test_smm_without_a_scale_chooses_one_within_its_theorem():
     made = paper_plan("smm", bits=10)
     assert made.statement_server.epsilon <= 1.0
     assert any("theorem covers integer orders" in note for note in made.notes)
 
 
-def test_a_grid_so_fine_that_no_sampler_holds_the_noise_is_refused():
+def test_a_grid_too_fine_for_every_sampler_is_rejected():
     with pytest.raises(ParameterError) as caught:
         paper_plan("skellam", bits=40, scale_factor=1e6)
     assert caught.value.parameter == "scale_factor"
@@ -406,7 +406,7 @@ def test_a_grid_so_fine_that_no_sampler_holds_the_noise_is_refused():
         ("skellam-mixture", "mixture-rdp"),
     ],
 )
-def test_a_real_sum_has_the_error_that_the_plan_forecast(mechanism, accountant):
+def test_a_measured_sum_has_the_error_of_the_plan(mechanism, accountant):
     made = plan(
         clients=25,
         dimension=650,
@@ -445,7 +445,7 @@ def test_a_real_sum_has_the_error_that_the_plan_forecast(mechanism, accountant):
     assert np.mean(errors) == pytest.approx(made.forecast.expected_mse, rel=tolerance)
 
 
-def test_the_clip_flag_is_paid_for():
+def test_the_clip_flag_is_charged_for():
     plain = paper_plan("skellam", bits=18, scale_factor=100.0)
     flagged = paper_plan(
         "skellam", bits=18, scale_factor=100.0, clip_flag_amplitude=0.5
@@ -475,7 +475,7 @@ def test_the_error_curve_falls_with_the_bits_and_passes_near_the_plan():
     assert points[0].bits > 2  # no misleading points where nothing fits
 
 
-def test_the_counted_error_is_the_error_with_just_the_required_noise():
+def test_the_counted_error_assumes_exactly_the_required_noise():
     made = paper_plan(
         "skellam", bits=18, scale_factor=100.0, min_survivors=60, ladder=0
     )
@@ -487,7 +487,7 @@ def test_the_counted_error_is_the_error_with_just_the_required_noise():
 
 
 @pytest.mark.parametrize("mechanism", ["skellam", "ddgauss"])
-def test_noise_can_be_taken_back_wherever_clients_may_drop_out(mechanism):
+def test_noise_is_removable_wherever_clients_may_drop_out(mechanism):
     """By default, and as far as the mechanism's noise can."""
     rungs = 4 if mechanism == "skellam" else 0
     for losses, expected in (
@@ -503,7 +503,7 @@ def test_noise_can_be_taken_back_wherever_clients_may_drop_out(mechanism):
 
 
 @pytest.mark.parametrize("ladder", [0, 4])
-def test_noise_that_is_taken_back_is_no_error(ladder):
+def test_removed_noise_is_not_counted_as_error(ladder):
     made = paper_plan(
         "skellam", bits=18, scale_factor=100.0, min_survivors=60, ladder=ladder
     )
@@ -516,7 +516,7 @@ def test_noise_that_is_taken_back_is_no_error(ladder):
     assert float(surplus) == pytest.approx(100 / (99 if ladder else 59), rel=0.02)
 
 
-def test_a_plan_says_in_words_what_it_promises():
+def test_a_plan_states_its_guarantee_in_words():
     made = paper_plan(
         "skellam",
         bits=18,
@@ -549,7 +549,7 @@ def test_a_plan_says_in_words_what_it_promises():
     assert "one client's share" not in dict(central.table())
 
 
-def test_every_accountant_that_was_asked_stands_in_the_plan_with_its_figure():
+def test_a_plan_lists_every_accountant_that_was_tried():
     made = plan(**BASE, bits=10, scale_factor=16.0)
     first, *others = made.accountants_tried
     assert first.name == made.accountant
@@ -567,13 +567,13 @@ def test_every_accountant_that_was_asked_stands_in_the_plan_with_its_figure():
     assert dict(made.table())["accountants tried"].count(" s)") == len(shown)
 
 
-def test_a_plan_is_a_value():
+def test_plans_compare_by_value():
     made = paper_plan("skellam", bits=18)
     assert made == paper_plan("skellam", bits=18)
     assert dataclasses.replace(made, accountant="x") != made
 
 
-def test_a_plan_prints_as_a_table_for_people():
+def test_a_plan_prints_as_a_table():
     made = paper_plan("skellam", bits=18, steps=3)
     assert repr(made).startswith("Plan(request=PlanRequest(")
     lines = str(made).splitlines()

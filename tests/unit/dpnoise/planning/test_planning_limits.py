@@ -23,7 +23,7 @@ CELL = {
     ("epsilon", "scale_factor", "bits", "chosen"),
     [(20.0, 0.25, 8, "mixture-rdp"), (1.0, 4.0, 10, "mixture-contour")],
 )
-def test_the_certified_accountant_that_needs_least_noise_decides(
+def test_the_certified_accountant_with_the_least_noise_is_chosen(
     epsilon, scale_factor, bits, chosen
 ):
     asked = CELL | {"epsilon": epsilon, "linf_bound": 1 if epsilon > 1.0 else None}
@@ -39,7 +39,7 @@ def test_the_certified_accountant_that_needs_least_noise_decides(
         assert default.noise_variance <= made(rival).noise_variance
 
 
-def test_an_epsilon_beyond_the_samplers_is_refused_with_one_that_works():
+def test_an_epsilon_beyond_the_samplers_is_rejected_with_a_valid_one():
     asked = CELL | {"epsilon": 100.0, "dimension": 256, "mechanism": "skellam"}
     with pytest.raises(ParameterError) as caught:
         plan(**asked)
@@ -49,7 +49,7 @@ def test_an_epsilon_beyond_the_samplers_is_refused_with_one_that_works():
     assert 0.99 * nearest < made.statement_server.epsilon <= nearest
 
 
-def test_a_delta_below_the_samplers_distance_is_refused_with_one_that_works():
+def test_a_delta_below_the_sampler_distance_is_rejected_with_a_valid_one():
     asked = CELL | {"dimension": 4096, "scale_factor": 4.0, "delta": 1e-32}
     with pytest.raises(ParameterError, match="draws from the exact law") as caught:
         plan(**asked)
@@ -63,7 +63,7 @@ def test_a_delta_below_the_samplers_distance_is_refused_with_one_that_works():
     assert caught.value.nearest is None
 
 
-def test_a_sampled_release_is_calibrated_although_its_delta_cannot_pass_the_rate():
+def test_a_sampled_release_is_calibrated_although_delta_saturates_at_the_rate():
     asked = []
 
     def sampled(variance):
@@ -85,7 +85,7 @@ def test_a_sampled_release_is_calibrated_although_its_delta_cannot_pass_the_rate
     assert len(asked) <= 32
 
 
-def test_sampling_never_makes_the_reference_gaussian_worse():
+def test_sampling_never_raises_the_reference_gaussian():
     # Loss distributions resolve no delta below 1e-12, and little at it.
     asked = CELL | {"dimension": 16, "epsilon": 8.0, "delta": 1e-12}
     named = {"mechanism": "gaussian", "scale_factor": 16.0}
@@ -137,7 +137,7 @@ def test_rounding_all_entries_together_costs_one_percent_with_the_fewest_bits(
 
 
 @pytest.mark.parametrize("mechanism", ["skellam", "binomial"])
-def test_noise_beyond_the_samplers_names_a_mechanism_that_needs_less(mechanism):
+def test_noise_beyond_the_samplers_suggests_a_mechanism_that_needs_less(mechanism):
     asked = CELL | {"clients": 5, "epsilon": 0.02, "steps": 5000}
     with pytest.raises(ParameterError, match="coarsest grid") as caught:
         plan(mechanism=mechanism, **asked)
@@ -151,7 +151,7 @@ def test_the_largest_cohort_is_planned():
     assert made.share_at_smallest > 10_000 * made.share_at_largest
 
 
-def test_short_vectors_are_checked_by_the_integral_where_it_takes_a_second():
+def test_short_vectors_are_accounted_for_by_the_integral_if_it_is_fast():
     made = plan(
         clients=1000, dimension=250, l2_clip=10.0, epsilon=6.0, delta=1e-5, bits=14
     )
@@ -159,7 +159,7 @@ def test_short_vectors_are_checked_by_the_integral_where_it_takes_a_second():
     assert made.noise_overhead < 1.006  # the closed form would ask for 1.18
 
 
-def test_given_bits_get_the_closed_forms_grid_where_that_needs_less_noise():
+def test_for_given_bits_the_grid_of_the_closed_form_is_used_if_it_needs_less_noise():
     made = plan(
         clients=100,
         dimension=64,
@@ -172,7 +172,7 @@ def test_given_bits_get_the_closed_forms_grid_where_that_needs_less_noise():
     assert made.noise_overhead < 1.02
 
 
-def test_a_wasteful_grid_is_left_though_the_next_is_too_expensive_to_tabulate():
+def test_a_wasteful_grid_is_skipped_even_if_the_next_is_expensive():
     """On the coarsest grid noise is 1.6 times a Gaussian's, and eight bits hold it."""
     made = plan(
         clients=235,
@@ -187,7 +187,7 @@ def test_a_wasteful_grid_is_left_though_the_next_is_too_expensive_to_tabulate():
     assert made.noise_overhead < 1.06
 
 
-def test_a_selection_that_always_succeeds_is_not_drawn():
+def test_a_selection_rate_of_one_is_treated_as_no_selection():
     # Tasks always state a rate; with a real selection this accountant costs too much.
     asked = CELL | {"dimension": 32, "scale_factor": 27.0, "bits": 16}
     made = plan(**asked, accountant="mixture-rdp", selection_rate=Fraction(1))
@@ -196,7 +196,7 @@ def test_a_selection_that_always_succeeds_is_not_drawn():
         plan(**asked, accountant="mixture-rdp", selection_rate=Fraction(1, 2))
 
 
-def test_where_the_thinnest_shares_are_more_than_enough_they_are_planned_and_shown():
+def test_noise_shares_at_the_minimum_variance_are_planned_and_reported():
     asked = CELL | {"clients": 1 << 20, "scale_factor": 0.125, "epsilon": 8.0}
     made = plan(**asked)
     assert made.noise_variance == ((1 << 20) - 1) * MIN_TABLE_VARIANCE
@@ -217,7 +217,7 @@ def test_a_secret_selection_is_planned_close_to_the_gaussian():
 
 
 @pytest.mark.parametrize("mechanism", ["ddgauss", "skellam"])
-def test_bits_that_only_a_hopeless_grid_can_hold_are_refused(mechanism):
+def test_bits_for_which_only_a_useless_grid_fits_are_rejected(mechanism):
     asked = CELL | {"clients": 1000, "dimension": 10, "mechanism": mechanism}
     with pytest.raises(ParameterError, match="times the least") as caught:
         plan(bits=8, **asked)
@@ -228,7 +228,7 @@ def test_bits_that_only_a_hopeless_grid_can_hold_are_refused(mechanism):
     assert plan(bits=8, max_wrap_probability=1.0, **asked).parameters.bits == 8
 
 
-def test_the_modulus_holds_the_vectors_that_are_selected_not_everybodys():
+def test_the_modulus_covers_only_the_selected_vectors():
     asked = CELL | {"clients": 10_000, "scale_factor": 4.0}
     unselected = plan(**asked, selection_rate=None)
     few = plan(**asked, selection_rate=Fraction(1, 100))
@@ -240,7 +240,7 @@ def test_the_modulus_holds_the_vectors_that_are_selected_not_everybodys():
 
 
 @pytest.mark.parametrize("bits", [22, 28])
-def test_a_tight_bound_on_coordinates_leads_to_no_grid_that_only_it_makes_cheap(bits):
+def test_a_tight_coordinate_bound_does_not_lead_to_a_wasteful_grid(bits):
     """A bound shortens vectors; their norm is what noise is still made for."""
     made = plan(
         clients=100,
@@ -255,7 +255,7 @@ def test_a_tight_bound_on_coordinates_leads_to_no_grid_that_only_it_makes_cheap(
     assert made.noise_overhead < 1.1
 
 
-def test_a_loose_bound_on_a_coarse_grid_hides_no_finer_one():
+def test_a_loose_coordinate_bound_does_not_hide_a_finer_grid():
     """Sums over orders win there and waste a quarter of the noise on every grid."""
     made = plan(
         clients=8951,
@@ -277,7 +277,7 @@ def over_gaussian(made):
     return made.forecast.planning_mse / gaussian
 
 
-def test_a_grid_whose_noise_jumps_above_what_was_promised_is_not_taken():
+def test_a_grid_with_a_jump_of_the_noise_is_skipped():
     """Between its neighbours the sums over orders need twice what a line foretells."""
     asked = {
         "clients": 823,
@@ -296,7 +296,7 @@ def test_a_grid_whose_noise_jumps_above_what_was_promised_is_not_taken():
     assert over_gaussian(made) <= 1.02 * 1.005 * over_gaussian(finer)
 
 
-def test_a_fine_grid_on_which_many_clients_round_is_finer_or_searched_for():
+def test_the_rounding_error_of_many_clients_leads_to_a_finer_grid():
     """Rounding of half a million vectors is not hidden by noise behind a rare coin."""
     made = plan(
         clients=548_181,
@@ -312,7 +312,7 @@ def test_a_fine_grid_on_which_many_clients_round_is_finer_or_searched_for():
     assert over_gaussian(made) <= 1.05
 
 
-def test_the_finest_grid_that_a_bound_on_coordinates_leaves_is_asked_for():
+def test_the_finest_grid_within_a_coordinate_bound_is_tried():
     """Its double would cut every vector, so the model knew of coarser grids alone."""
     made = plan(
         clients=557,

@@ -82,7 +82,7 @@ def test_a_value_that_cannot_work_is_named_with_the_nearest_that_does(
 
 
 @pytest.mark.parametrize("mechanism", ["skellam-mixture", "smm"])
-def test_vectors_rounded_at_random_have_no_promise_of_replacement(mechanism):
+def test_randomly_rounded_vectors_give_no_replace_one_guarantee(mechanism):
     asked = {"mechanism": mechanism, "accountant": None}
     with pytest.raises(ParameterError, match="hard bounds") as caught:
         plan(**(GOOD | asked | {"adjacency": Adjacency.REPLACE_ONE}))
@@ -96,7 +96,7 @@ def test_survivors_must_outnumber_colluders_by_two():
     assert caught.value.nearest == "32"
 
 
-def test_the_noise_of_all_clients_counts_but_losses_colluders_and_the_user():
+def test_counted_shares_exclude_losses_colluders_and_the_client_itself():
     request = PlanRequest(**(GOOD | {"colluders": 10, "min_survivors": 80}))
     assert request.counted_shares == 69
     # Losses are tolerated, so a base and five layers are drawn by default.
@@ -107,14 +107,14 @@ def test_the_noise_of_all_clients_counts_but_losses_colluders_and_the_user():
 
 
 @pytest.mark.parametrize("parameter", ["mechanism", "accountant"])
-def test_an_error_shows_what_was_typed(parameter):
+def test_an_error_shows_the_given_value(parameter):
     with pytest.raises(ParameterError, match="got 'skellam_x'") as caught:
         PlanRequest(**(GOOD | {parameter: "skellam_x"}))
     assert caught.value.value == "skellam_x"
     assert caught.value.nearest.startswith("skellam")
 
 
-def test_the_chance_of_a_longer_sum_is_counted_as_wrapping():
+def test_the_failure_probability_of_the_sum_norm_counts_as_wrapping():
     told = GOOD | {"sum_l2_norm": 10.0, "mechanism": "skellam", "scale_factor": 4.0}
     told |= {"bits": 16}
     sure = plan(**told).forecast
@@ -130,13 +130,13 @@ def test_the_chance_of_a_longer_sum_is_counted_as_wrapping():
         plan(**told, sum_l2_failure=0.01)
 
 
-def test_central_noise_is_about_readers_and_nothing_else_is():
+def test_only_central_noise_is_calibrated_for_model_readers():
     assert PlanRequest(**GOOD).calibrated_for is Adversary.SERVER
     central = PlanRequest(**(GOOD | {"mechanism": "discrete-gaussian"}))
     assert central.calibrated_for is Adversary.MODEL_READER
 
 
-def test_a_delta_that_samplers_cannot_keep_names_one_that_they_can():
+def test_a_delta_too_small_for_the_samplers_suggests_a_valid_one():
     asked = {"clients": 10, "dimension": 16, "l2_clip": 1.0, "epsilon": 3.0}
     with pytest.raises(ParameterError, match="finite samplers") as refused:
         plan(**asked, delta=1e-40)
@@ -144,7 +144,7 @@ def test_a_delta_that_samplers_cannot_keep_names_one_that_they_can():
     assert 0.0 < plan(**asked, delta=nearest).epsilon_server <= 3.0
 
 
-def test_counts_without_the_number_of_entries_say_what_is_missing():
+def test_counts_without_max_nonzero_name_the_missing_argument():
     with pytest.raises(
         ParameterError, match="max_nonzero, the number of entries"
     ) as no:

@@ -57,7 +57,7 @@ def test_skellam_with_the_certified_accountant_approaches_the_gaussian_on_fine_g
 
 
 @pytest.mark.parametrize(("bits", "limit"), [(8, 1.02), (10, 1.01), (16, 1.01)])
-def test_the_chosen_scale_loses_at_most_a_few_percent(bits, limit):
+def test_the_chosen_scale_costs_at_most_a_few_percent(bits, limit):
     made = plan(**ESTIMATION, bits=bits)
     # The shares of all 100 clients arrive, 99 are counted.
     assert made.forecast.expected_mse * 0.99 / made.gaussian_mse < limit
@@ -67,7 +67,7 @@ def test_the_chosen_scale_loses_at_most_a_few_percent(bits, limit):
     ("changes", "bits"),
     [({}, 6), ({"epsilon": 0.1}, 6), ({"epsilon": 5.0}, 7), ({"steps": 1000}, 6)],
 )
-def test_without_bits_the_fewest_within_a_twentieth_of_the_gaussian_are_taken(
+def test_without_bits_the_fewest_within_five_percent_of_the_gaussian_are_chosen(
     changes, bits
 ):
     made = plan(**(ESTIMATION | changes))
@@ -95,14 +95,14 @@ def test_short_vectors_need_at_most_two_percent_more_noise(dimension, epsilon):
     assert made.parameters.bits * make_mechanism(made.parameters).encoded_dim <= 4096
 
 
-def test_four_bits_are_planned_honestly_or_refused():
+def test_four_bits_give_a_plan_with_an_honest_forecast():
     made = plan(**ESTIMATION, bits=4)
     assert made.forecast.wrap_probability <= 0.01
     assert made.forecast.expected_mse < 2.0 * made.gaussian_mse
 
 
 @pytest.mark.parametrize("mechanism", ["skellam", "ddgauss", "binomial"])
-def test_one_coordinate_under_much_noise_is_still_an_estimate_of_something(mechanism):
+def test_one_coordinate_under_much_noise_is_not_rounded_to_zero(mechanism):
     """Zeros for every vector would have the smaller error, and no budget at all."""
     made = plan(
         clients=100,
@@ -116,7 +116,7 @@ def test_one_coordinate_under_much_noise_is_still_an_estimate_of_something(mecha
     assert 1.0 < made.forecast.expected_mse / made.gaussian_mse < 1.05
 
 
-def test_grids_on_which_rounding_alone_decides_can_be_compared():
+def test_grids_dominated_by_rounding_can_be_compared():
     made = plan(
         clients=1000,
         dimension=2,
@@ -130,6 +130,6 @@ def test_grids_on_which_rounding_alone_decides_can_be_compared():
     assert made.statement_server.epsilon <= 8.0
 
 
-def test_a_grid_on_which_every_vector_is_rounded_to_zeros_is_refused():
+def test_a_grid_that_rounds_every_vector_to_zeros_is_rejected():
     with pytest.raises(ParameterError, match="every vector would be sent as zeros"):
         plan(**ESTIMATION | {"dimension": 1}, mechanism="skellam", scale_factor=0.01)

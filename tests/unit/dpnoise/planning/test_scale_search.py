@@ -13,14 +13,14 @@ def model():
     )
 
 
-def test_two_calibrations_are_met(model):
+def test_the_model_passes_through_two_calibrations(model):
     fitted = model.through({1.0: 20.0, 2.0: 64.0})
     assert fitted.counted_variance(1.0) == pytest.approx(20.0)
     assert fitted.counted_variance(2.0) == pytest.approx(64.0)
     assert fitted.counted_variance(4.0) > 4.0 * 14.0 * 4.0
 
 
-def test_a_finer_grid_that_needs_no_more_says_nothing_against_a_still_finer_one(model):
+def test_a_finer_grid_without_more_noise_does_not_exclude_still_finer_ones(model):
     """As where noise needs a certain width before any theorem covers it."""
     fitted = model.through({1.0: 5000.0, 2.0: 4990.0})
     assert fitted.fit.factor == 1.0
@@ -28,7 +28,7 @@ def test_a_finer_grid_that_needs_no_more_says_nothing_against_a_still_finer_one(
     assert fitted.counted_variance(32.0) / 32.0**2 < 0.01 * 5000.0
 
 
-def test_what_was_calibrated_on_a_coarser_grid_is_needed_on_every_finer_one(model):
+def test_the_noise_of_a_coarser_grid_is_a_minimum_for_finer_ones(model):
     fitted = model.through({1.0: 5000.0}).through({32.0: 15_000.0, 64.0: 58_000.0})
     assert fitted.fit.extra < 1000.0
     for scale in (1.0, 1.5, 8.0):

@@ -33,7 +33,7 @@ def test_the_stream_is_aes_of_block_indices_under_an_hkdf_key():
 
 
 @pytest.mark.parametrize("offset", [0, 1, 15, 16, 17, 4095, (1 << 18) - 3])
-def test_any_range_equals_the_same_range_of_the_whole_stream(offset):
+def test_any_range_equals_that_range_of_the_whole_stream(offset):
     source = BitSource(SEED, b"noise")
     whole = source.bytes_at(0, (1 << 18) + 4096)
     assert source.bytes_at(offset, 777) == whole[offset : offset + 777]
@@ -58,7 +58,7 @@ def test_words_are_little_endian_at_fixed_positions():
         assert words.dtype == np.dtype(f"u{width}").newbyteorder("=")
 
 
-def test_scattered_blocks_equal_the_words_of_the_stream():
+def test_single_blocks_equal_the_words_of_the_stream():
     source = BitSource(SEED, b"blocks")
     blocks = np.array([7, 0, 7, 1_000_000, 3], dtype=np.uint64)
     words = source.block_words(blocks)
@@ -110,7 +110,7 @@ def test_positions_outside_the_stream_are_refused():
     assert at_end[0].tolist() == source.uint64(2 * last, 2).tolist()
 
 
-def test_no_seed_appears_in_a_representation_or_an_error():
+def test_no_seed_appears_in_a_repr_or_an_error():
     secret = b"very secret seed bytes, 31 long"
     source = BitSource(secret + b"!", b"label")
     key_bytes = source._cipher.key

@@ -121,14 +121,14 @@ def around(points):
     ],
     ids=repr,
 )
-def test_every_threshold_and_its_neighbours_are_decided_exactly(table):
+def test_draws_at_every_threshold_and_its_neighbours_are_exact(table):
     thresholds = thresholds_of(table)
     uniforms = around([0, *thresholds, WHOLE - 1])
     samples, _ = draw_crafted(table, uniforms)
     assert samples == [table.first + bisect_right(thresholds, u) for u in uniforms]
 
 
-def test_the_wide_guide_decides_thresholds_exactly_too():
+def test_draws_at_thresholds_of_the_wide_guide_are_exact():
     table = skellam_table(1_000_000)
     thresholds = thresholds_of(table)
     assert len(thresholds) > 12_000
@@ -138,7 +138,7 @@ def test_the_wide_guide_decides_thresholds_exactly_too():
     assert samples == [table.first + bisect_right(thresholds, u) for u in uniforms]
 
 
-def test_every_cell_boundary_of_the_guide_is_decided_exactly():
+def test_draws_at_every_cell_boundary_of_the_guide_are_exact():
     table = skellam_table(Fraction(1, 3))
     thresholds = thresholds_of(table)
     uniforms = [
@@ -148,7 +148,7 @@ def test_every_cell_boundary_of_the_guide_is_decided_exactly():
     assert samples == [table.first + bisect_right(thresholds, u) for u in uniforms]
 
 
-def test_only_cells_that_hold_a_threshold_read_the_second_stream():
+def test_only_cells_with_a_threshold_read_the_second_stream():
     table = skellam_table(10)
     holding = {threshold >> 240 for threshold in thresholds_of(table)}
     uniforms = [cell << 240 for cell in range(1 << 16)]
@@ -157,7 +157,7 @@ def test_only_cells_that_hold_a_threshold_read_the_second_stream():
     assert len(holding) < 60  # 0.05 percent of the draws take the long way
 
 
-def test_a_threshold_on_the_start_of_a_cell_is_ambiguous():
+def test_a_threshold_at_the_start_of_a_cell_is_ambiguous():
     # Binomial(2) − 1 has the thresholds 1/4 and 3/4: both start a cell.
     table = binomial_table(2)
     assert thresholds_of(table) == [WHOLE // 4, 3 * WHOLE // 4]
@@ -167,7 +167,7 @@ def test_a_threshold_on_the_start_of_a_cell_is_ambiguous():
 
 
 @pytest.mark.parametrize("variance", [Fraction(1, 100), 3, 5000, 10**6])
-def test_chunks_offsets_and_adding_give_the_same_samples(variance):
+def test_samples_do_not_depend_on_chunks_offsets_or_adding(variance):
     table = skellam_table(variance)
     count = 150_000  # more than two blocks
     whole = table.draw(SEED, b"noise", count)
@@ -191,7 +191,9 @@ def test_fixed_steps_give_the_same_samples(variance):
         table.draw_fixed_steps(SEED, b"noise", 1, start=-1)
 
 
-def test_fixed_steps_compare_every_coordinate_with_every_threshold(monkeypatch):
+def test_the_constant_time_draw_compares_every_coordinate_with_every_threshold(
+    monkeypatch,
+):
     """A tie in the leading 64 bits is decided by the further bits here too."""
     table = skellam_table(10)
     thresholds = thresholds_of(table)
@@ -236,7 +238,7 @@ def test_coordinates_out_of_range_are_refused(start, count):
         skellam_table(1).draw(SEED, b"noise", count, start=start)
 
 
-def test_thresholds_are_read_only_through_checked_indices():
+def test_thresholds_are_read_only_and_index_checked():
     table = skellam_table(1)
     for index in (-1, table.num_thresholds):
         with pytest.raises(ParameterError, match="index must lie"):
@@ -283,7 +285,7 @@ def test_the_generator_reproduces_the_known_answers():
     assert generated == json.loads(VECTORS.read_text())
 
 
-def test_a_table_travels_to_other_processes():
+def test_a_table_can_be_pickled():
     table = skellam_table(Fraction(22, 7))
     twin = pickle.loads(pickle.dumps(table))
     assert twin.digest == table.digest
@@ -291,7 +293,7 @@ def test_a_table_travels_to_other_processes():
     assert np.array_equal(drawn, table.draw(SEED, b"noise", 1000, start=3))
 
 
-def test_a_table_shows_its_law_and_nothing_else():
+def test_the_representation_of_a_table_shows_only_its_law():
     table = skellam_table(Fraction(22, 7))
     assert isinstance(table, InversionTable)
     assert (
@@ -300,7 +302,7 @@ def test_a_table_shows_its_law_and_nothing_else():
     )
 
 
-def test_crafted_bits_match_the_real_streams():
+def test_crafted_bits_have_the_layout_of_the_real_streams():
     """The crafted streams above are laid out as the real ones are."""
     table = skellam_table(10)
     cells = BitSource(SEED, b"noise/cells")

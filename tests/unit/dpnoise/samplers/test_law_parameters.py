@@ -37,12 +37,12 @@ def test_anything_but_an_exact_rational_is_refused(build, name, value):
     assert caught.value.parameter == name
 
 
-def test_a_float_is_told_how_to_become_exact():
+def test_a_float_is_rejected_with_its_exact_fraction():
     with pytest.raises(ParameterError, match=r"Fraction\(2\.5\)"):
         skellam_table(2.5)
 
 
-def test_a_rational_too_long_to_work_with_is_refused_unseen():
+def test_a_rational_with_too_many_digits_is_rejected_without_showing_it():
     long = 1 + Fraction(1, (1 << 5000) + 1)
     with pytest.raises(ParameterError, match="4096 bits"):
         skellam_table(long)

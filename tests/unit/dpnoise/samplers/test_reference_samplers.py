@@ -68,7 +68,7 @@ def test_reference_samples_follow_the_reference_probabilities(
     assert statistic < chi2.isf(1e-6, len(cells))
 
 
-def test_fair_bits_draws_every_bound_uniformly_and_the_bernoullis_exactly():
+def test_fair_bits_draw_uniform_integers_and_exact_bernoullis():
     bits = FairBits(BitSource(bytes(32), b"fair"))
     counts = np.bincount([bits.below(5) for _ in range(5000)], minlength=5)
     assert np.all(np.abs(counts - 1000) < 5 * np.sqrt(800))  # 5 sigma: 3e-6 in total

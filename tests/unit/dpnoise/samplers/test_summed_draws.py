@@ -81,7 +81,7 @@ def test_narrow_noise_comes_from_its_table_alone():
 
 
 @SMALL
-def test_what_cannot_be_drawn_is_refused():
+def test_laws_without_a_sampler_are_rejected():
     for ask, value in (
         (skellam_sampler, Fraction(65)),
         (binomial_sampler, 258),
@@ -93,7 +93,7 @@ def test_what_cannot_be_drawn_is_refused():
 
 
 @SMALL
-def test_draws_start_anywhere_and_depend_on_seed_and_law():
+def test_draws_can_start_anywhere_and_depend_on_seed_and_law():
     sampler = skellam_sampler(10)
     whole, tail = drawn(sampler), np.zeros(500, np.int64)
     sampler.add_to(tail, SEED, b"noise", start=COUNT - 500)
@@ -105,6 +105,6 @@ def test_draws_start_anywhere_and_depend_on_seed_and_law():
     assert 4 * one <= sampler.distance_bound < 4.001 * one
 
 
-def test_the_widest_share_takes_sixteen_draws():
+def test_the_widest_share_needs_sixteen_draws():
     assert added_draws.MAX_ADDED_VARIANCE == 16 * 2**28
     assert added_draws.MAX_ADDED_TRIALS == 4 * added_draws.MAX_ADDED_VARIANCE

@@ -200,7 +200,7 @@ def test_tables_agree_with_the_decimal_reference(build, pmf, parameter):
         assert abs(error) < Fraction(1, 10**60)
 
 
-def test_equal_laws_share_one_table_and_digests_tell_laws_apart():
+def test_equal_laws_share_one_table_and_digests_distinguish_laws():
     assert skellam_table(2) is skellam_table(Fraction(4, 2))
     tables = [
         skellam_table(2),
@@ -223,7 +223,7 @@ def test_exp_enclosure_brackets_the_exponential_tightly():
         assert upper - lower <= 3
 
 
-def test_an_undecided_floor_asks_for_more_bits_and_then_fails():
+def test_an_undecided_rounding_is_retried_with_more_bits_and_then_fails():
     asked = []
 
     def coarse(precision):
@@ -236,7 +236,7 @@ def test_an_undecided_floor_asks_for_more_bits_and_then_fails():
     assert asked == [384, 512, 1024]
 
 
-def test_a_law_whose_weights_end_too_early_is_refused():
+def test_a_law_with_missing_mass_is_rejected():
     def short(precision):
         """Half of the mass is left unlisted."""
         one = 1 << precision
@@ -246,14 +246,14 @@ def test_a_law_whose_weights_end_too_early_is_refused():
         rounded_tails("short", short)
 
 
-def test_weights_that_may_not_fall_have_no_bounded_rest():
+def test_weights_that_do_not_decrease_have_no_bounded_remainder():
     assert geometric_rest(1000, 1 << 383, 384) == 1001  # 1000·(1/2 + 1/4 + ...)
     for ratio in (1 << 384, (1 << 384) + 1):
         with pytest.raises(CertificateError, match="not shown to fall"):
             geometric_rest(1000, ratio, 384)
 
 
-def test_more_bits_decide_what_fewer_could_not():
+def test_a_rounding_undecided_at_low_precision_succeeds_with_more_bits():
     def law(precision):
         """Exact thirds, blurred beyond use at the first precision only."""
         blur = 1 << 300 if precision == 384 else 0

@@ -97,14 +97,14 @@ def test_draws_equal_those_made_by_hand_in_high_precision(made, start):
 
 
 @pytest.mark.parametrize("block_bits", [0, 4, 9])
-def test_the_exact_decision_always_agrees_with_the_float_one(monkeypatch, block_bits):
+def test_the_exact_decision_agrees_with_the_float_decision(monkeypatch, block_bits):
     sampler = WideDiscreteGaussian.with_blocks(Fraction(1 << 20), block_bits)
     by_float = sampler.draw(SEED, b"band", 1500)
     monkeypatch.setattr(wide_discrete_gaussian, "_BAND", 2.0)
     assert np.array_equal(sampler.draw(SEED, b"band", 1500), by_float)
 
 
-def test_further_bits_are_read_at_the_position_of_the_coordinate(monkeypatch):
+def test_further_bits_are_read_at_the_offset_of_the_coordinate(monkeypatch):
     monkeypatch.setattr(wide_discrete_gaussian, "_BAND", 2.0)
     sampler = WideDiscreteGaussian.with_blocks(Fraction(1 << 20), 9)
     attempt = wide_discrete_gaussian._Attempt(SEED, b"band", 0)
@@ -120,7 +120,7 @@ def test_further_bits_are_read_at_the_position_of_the_coordinate(monkeypatch):
     assert asked == [(3000, 3), (3003, 3), (3006, 3)]
 
 
-def test_the_further_bits_decide_at_the_edge():
+def test_a_decision_at_the_edge_uses_the_further_bits():
     sampler = WideDiscreteGaussian.with_blocks(Fraction(1 << 20), 9)
     corner, offset = 2048, 300
     with mpmath.workdps(120):
@@ -165,14 +165,14 @@ def test_chunks_offsets_and_adding_give_the_same_samples():
     assert not np.array_equal(sampler.draw(SEED, b"other", 100), whole[:100])
 
 
-def test_the_chosen_blocks_reject_next_to_nothing():
+def test_the_chosen_blocks_reject_few_draws():
     sampler = discrete_gaussian_sampler(1 << 50)
     attempt = wide_discrete_gaussian._Attempt(SEED, b"rate", 0)
     _, kept = sampler._try(attempt, 0, 1 << 16)
     assert 0 < np.count_nonzero(~kept) < (1 << 16) // 1000
 
 
-def test_a_table_serves_what_it_can_and_blocks_the_rest():
+def test_small_variances_use_a_table_and_large_ones_use_blocks():
     assert isinstance(discrete_gaussian_sampler(1 << 20), InversionTable)
     for parameter in ((1 << 28) + 1, Fraction((1 << 70) + 1, 7), 1 << 100):
         sampler = discrete_gaussian_sampler(parameter)

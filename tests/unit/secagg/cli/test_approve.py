@@ -87,14 +87,12 @@ def test_settings_of_a_server_are_planned_and_checked(tmp_path, capsys, settings
     assert len(result["approved_hash"]) == 64
 
 
-def test_a_claim_that_the_noise_does_not_keep_is_not_approved(
-    parameters, tmp_path, capsys
-):
+def test_a_false_privacy_claim_is_not_approved(parameters, tmp_path, capsys):
     offer = offer_file(altered(parameters, epsilon=1.5), tmp_path / "offer.bin")
     assert "claims 1.5" in refused(capsys, offer, ErrorCode.POLICY_VIOLATION)
 
 
-def test_what_would_take_long_to_check_is_refused_before_anything_else(parameters):
+def test_an_offer_too_expensive_to_check_is_rejected_first(parameters):
     block = json.loads(parameters.noise_block)
     huge = altered(
         parameters,
@@ -107,7 +105,9 @@ def test_what_would_take_long_to_check_is_refused_before_anything_else(parameter
         NoisyTask.from_parameters(replace(huge, modulus=1 << 12))
 
 
-def test_what_is_no_offer_or_has_no_noise_is_refused(parameters, tmp_path, capsys):
+def test_an_invalid_offer_or_one_without_noise_is_rejected(
+    parameters, tmp_path, capsys
+):
     exact = offer_file(
         replace(parameters, noise_block=b"", noise_layers=0), tmp_path / "exact.bin"
     )

@@ -49,7 +49,7 @@ def revoked_by(file):
     return found[0].revoked
 
 
-def asked(run, name=NAME, directory="tls"):
+def request_certificate(run, name=NAME, directory="tls"):
     return run("enrol", "request", directory, "--name", name)
 
 
@@ -80,8 +80,8 @@ def csr(path, key, *, algorithm=True, names=()):
 
 
 @pytest.mark.usefixtures("authority")
-def test_a_key_stays_where_it_was_made_and_its_certificate_works(run, json_answer):
-    request = asked(run)
+def test_a_key_stays_at_its_owner_and_its_certificate_works(run, json_answer):
+    request = request_certificate(run)
     json_answer("enrol request", request)
     key = Path("tls") / f"{NAME}.key"
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
@@ -99,7 +99,7 @@ def test_a_key_stays_where_it_was_made_and_its_certificate_works(run, json_answe
 
 
 @pytest.mark.usefixtures("authority")
-def test_nothing_in_a_request_but_its_key_counts(run):
+def test_only_the_key_of_a_request_is_used(run):
     wishes = [x509.UniformResourceIdentifier("secagg://example.org/server/aggregator")]
     key = ec.generate_private_key(ec.SECP256R1())
     csr("wish.csr", key, names=[*wishes, x509.DNSName("example.org")])
@@ -118,8 +118,8 @@ def test_nothing_in_a_request_but_its_key_counts(run):
 
 
 @pytest.mark.usefixtures("authority")
-def test_a_key_without_confirmation_is_not_signed(run):
-    request, other = asked(run), asked(run, "other")
+def test_a_request_without_a_confirmed_fingerprint_is_not_signed(run):
+    request, other = request_certificate(run), request_certificate(run, "other")
     shown = run(
         *("pki", "sign", "pki", request["request"], "--as", f"client/{NAME}"),
         code=EXIT_BAD_CERTIFICATE,
@@ -131,7 +131,7 @@ def test_a_key_without_confirmation_is_not_signed(run):
 
 
 @pytest.mark.usefixtures("authority")
-def test_requests_that_cannot_be_are_refused(run):
+def test_invalid_requests_are_rejected(run):
     good = ec.generate_private_key(ec.SECP256R1())
     csr("good.csr", good)
     text = Path("good.csr").read_text()
@@ -146,10 +146,10 @@ def test_requests_that_cannot_be_are_refused(run):
 
 
 @pytest.mark.usefixtures("authority")
-def test_one_name_one_key(run):
-    request = asked(run)
+def test_each_name_has_one_live_key(run):
+    request = request_certificate(run)
     signed(run, request)
-    stranger = asked(run, directory="elsewhere")
+    stranger = request_certificate(run, directory="elsewhere")
     signed(run, stranger, code=EXIT_BAD_CERTIFICATE)  # the name has a live key
     signed(run, request, holder="client/b", code=EXIT_BAD_CERTIFICATE)
     run("pki", "client", "pki", NAME, code=EXIT_BAD_CERTIFICATE)
@@ -160,17 +160,15 @@ def test_one_name_one_key(run):
 
 
 @pytest.mark.usefixtures("authority")
-def test_a_renewed_certificate_is_the_same_client_with_its_key_or_a_new_one(
-    run, json_answer
-):
-    signed(run, asked(run), "--days", "5")
+def test_a_renewed_certificate_names_the_same_client(run, json_answer):
+    signed(run, request_certificate(run), "--days", "5")
     first = loaded()
     renewed = run("pki", "renew", "pki", NAME, "--output", f"tls/{NAME}.pem")
     json_answer("pki renew", renewed)
     again = loaded()  # which proves that the key still fits
     assert again.identity == first.identity
     assert again.not_valid_after > first.not_valid_after
-    fresh = asked(run, directory="new")
+    fresh = request_certificate(run, directory="new")
     words = ("pki", "renew", "pki", NAME, "--request", fresh["request"])
     run(*words, code=EXIT_BAD_CERTIFICATE)  # without a confirmation
     run(*words, "--fingerprint", fresh["fingerprint"])
@@ -180,7 +178,7 @@ def test_a_renewed_certificate_is_the_same_client_with_its_key_or_a_new_one(
     run("pki", "renew", "pki", "unknown", code=EXIT_BAD_CERTIFICATE)
 
 
-def test_what_was_made_here_and_ends_soon_is_renewed_with_new_keys(run):
+def test_local_certificates_that_end_soon_are_renewed_with_new_keys(run):
     run("pki", "init", "pki", "--clients", "2", "--days", "20")
     files = sorted(Path("pki").glob("*.key"))
     before = {path: path.read_bytes() for path in files}
@@ -197,15 +195,13 @@ def test_what_was_made_here_and_ends_soon_is_renewed_with_new_keys(run):
 
 
 @pytest.mark.usefixtures("authority")
-def test_revoking_takes_back_every_certificate_of_the_key_and_the_key_for_good(
-    run, json_answer
-):
-    request = asked(run)
+def test_revoking_a_key_revokes_all_its_certificates_permanently(run, json_answer):
+    request = request_certificate(run)
     signed(run, request)
     first = number_in_pem(loaded().certificate_chain)
     run("pki", "renew", "pki", NAME, "--output", f"tls/{NAME}.pem")
     second = number_in_pem(loaded().certificate_chain)
-    other = asked(run, "b")
+    other = request_certificate(run, "b")
     signed(run, other, holder="client/b")
     words = ("--reason", "keyCompromise", "--days", "30")
     taken = run("pki", "revoke", "pki", f"{second.serial:X}", *words)
@@ -216,7 +212,7 @@ def test_revoking_takes_back_every_certificate_of_the_key_and_the_key_for_good(
     signed(run, request, code=EXIT_BAD_CERTIFICATE)  # an old request, once more
     run("pki", "renew", "pki", NAME, code=EXIT_BAD_CERTIFICATE)
     assert run("pki", "revoke", "pki", NAME)["serials"] == []
-    fresh = asked(run, directory="new")
+    fresh = request_certificate(run, directory="new")
     signed(run, fresh)  # the same client is welcome again, with another key
     for word in ("unknown", "ff", "server/b"):
         run("pki", "revoke", "pki", word, code=EXIT_BAD_CERTIFICATE)
@@ -235,7 +231,7 @@ def test_revoking_takes_back_every_certificate_of_the_key_and_the_key_for_good(
 
 
 @pytest.mark.usefixtures("authority")
-def test_a_record_older_than_its_revocation_list_is_refused(run):
+def test_an_index_older_than_its_revocation_list_is_rejected(run):
     run("pki", "revoke", "pki")
     before = Path("pki/index.jsonl").read_bytes()
     run("pki", "revoke", "pki")
@@ -254,7 +250,7 @@ def test_an_authority_whose_key_others_may_read_issues_nothing(run):
     run("pki", "client", "pki", NAME)
 
 
-def test_a_name_of_a_client_and_of_a_server_is_spelt_out(run):
+def test_an_ambiguous_name_requires_its_role(run):
     run("pki", "ca", "pki")
     run("pki", "server", "pki", "both")
     Path("pki/both.key").rename("server.key")
@@ -282,15 +278,15 @@ def published(number, serials, reason="unspecified"):
         lambda lines: [*lines, "{}"],
     ],
 )
-def test_a_changed_index_issues_nothing(run, damage):
-    signed(run, asked(run))
+def test_a_modified_index_prevents_issuing(run, damage):
+    signed(run, request_certificate(run))
     path = Path("pki/index.jsonl")
     path.write_text("\n".join([*damage(path.read_text().splitlines()), ""]))
     run("pki", "list", "pki", code=EXIT_STATE_DAMAGED)
     run("pki", "renew", "pki", NAME, code=EXIT_STATE_DAMAGED)
 
 
-def test_what_is_asked_for_with_a_server_becomes_its_settings(
+def test_the_server_named_in_a_request_is_written_into_the_client_settings(
     tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)

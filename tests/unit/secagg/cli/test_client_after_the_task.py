@@ -60,7 +60,7 @@ def run(running, tmp_path):
     return main
 
 
-async def test_an_input_that_came_after_the_end_of_the_task_was_not_given(
+async def test_an_input_changed_after_the_end_of_the_task_is_reported_as_not_used(
     running, run, tmp_path, capsys
 ):
     np.save(tmp_path / "x.npy", [1, 2])

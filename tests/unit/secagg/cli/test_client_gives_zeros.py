@@ -79,7 +79,7 @@ class Command:
         client = partial(self._client, is_service=True)
         return await command._serve(*self._parts(name)[1:], client, renewal=None)
 
-    async def give(self, name, sessions=1):
+    async def contribute_as(self, name, sessions=1):
         async with Client(
             self.server.connection(name), task="t", privacy_limits=LIMITS, cohort=PAIR
         ) as other:
@@ -96,9 +96,7 @@ async def receive(task):
     return [total.inputs async for total in task.sums()]
 
 
-async def test_a_file_that_cannot_be_used_is_an_error_before_anything_is_said(
-    run, tmp_path
-):
+async def test_an_unusable_file_is_an_error_before_any_call(run, tmp_path):
     np.save(tmp_path / "x.npy", [1.0, np.nan])
     with pytest.raises(InputError, match="NaN or infinity, first at entry 1"):
         await run.once("x.npy")  # there is no task, and none was asked for
@@ -106,7 +104,7 @@ async def test_a_file_that_cannot_be_used_is_an_error_before_anything_is_said(
         await run.serve("absent.npy")
 
 
-async def test_a_file_gone_bad_in_a_session_is_zeros_and_a_success(
+async def test_a_file_damaged_during_a_session_contributes_zeros_and_succeeds(
     run, tmp_path, capsys
 ):
     """The process was ended after it had joined, and the file written again."""
@@ -119,7 +117,7 @@ async def test_a_file_gone_bad_in_a_session_is_zeros_and_a_success(
             run.way, session_number=1, before="share", on_pause=stopped.set
         ),
     )
-    others = asyncio.gather(*map(run.give, OTHERS), receive(task))
+    others = asyncio.gather(*map(run.contribute_as, OTHERS), receive(task))
     first = asyncio.create_task(run.once("x.npy"))
     await stopped.wait()
     first.cancel()
@@ -150,9 +148,7 @@ class Waits(logging.Handler):
             self.began.set()
 
 
-async def test_a_service_joins_no_session_with_a_bad_file_and_looks_again(
-    run, prepared, tmp_path
-):
+async def test_a_service_with_a_bad_file_waits_and_retries(run, prepared, tmp_path):
     """The file of the second session becomes a good one while it waits."""
     waits, logger = Waits(), logging.getLogger(CLIENT_LOGGER)
     logger.addHandler(waits)
@@ -167,7 +163,7 @@ async def test_a_service_joins_no_session_with_a_bad_file_and_looks_again(
     async with asyncio.timeout(60):
         count, *_, sums, _ = await asyncio.gather(
             run.serve("x-{session}.npy"),
-            *(run.give(name, 2) for name in OTHERS),
+            *(run.contribute_as(name, 2) for name in OTHERS),
             receive(task),
             repair(),
         )
@@ -176,7 +172,9 @@ async def test_a_service_joins_no_session_with_a_bad_file_and_looks_again(
     assert "x-2.npy has NaN or infinity" in waits.said[0]
 
 
-async def test_a_service_continues_after_zeros(run, prepared, tmp_path, monkeypatch):
+async def test_a_service_continues_after_contributing_zeros(
+    run, prepared, tmp_path, monkeypatch
+):
     """A file that vanished after it was checked is no reason to be missing."""
     task = await run.server.add_task("t", prepared, steps=2)
     np.save(tmp_path / "x-1.npy", [1.0, 0.0])
@@ -195,7 +193,7 @@ async def test_a_service_continues_after_zeros(run, prepared, tmp_path, monkeypa
     monkeypatch.setattr(command, "_write_given", note)
     count, *_, sums = await asyncio.gather(
         run.serve("x-{session}.npy"),
-        *(run.give(name, 2) for name in OTHERS),
+        *(run.contribute_as(name, 2) for name in OTHERS),
         receive(task),
     )
     assert (count, sums) == (2, [3, 3])

@@ -60,7 +60,7 @@ def test_options_that_exclude_each_other_are_refused(capsys, words, text):
         ("[a]\nexec = 'x'\nsame_input_again = true", "a.same_input_again, which"),
     ],
 )
-def test_a_file_of_tasks_that_cannot_work_is_refused(tmp_path, text, fault):
+def test_an_invalid_tasks_file_is_rejected(tmp_path, text, fault):
     path = tmp_path / "tasks.toml"
     path.write_text(text)
     with pytest.raises(secagg.ServiceError, match=fault) as caught:
@@ -71,7 +71,7 @@ def test_a_file_of_tasks_that_cannot_work_is_refused(tmp_path, text, fault):
         read_tasks(tmp_path / "none.toml")
 
 
-async def test_a_task_that_fails_leaves_the_others(capsys):
+async def test_a_failed_task_does_not_stop_the_others(capsys):
     ended = asyncio.Event()
 
     async def give(number, output):
@@ -144,7 +144,7 @@ def settings(tmp_path, monkeypatch):
     return load_client_settings(tmp_path / "client.toml", environment={}).settings
 
 
-def test_a_client_of_several_tasks_has_one_state(settings, tmp_path):
+def test_a_client_of_several_tasks_shares_one_state(settings, tmp_path):
     given = read_tasks(tmp_path / "tasks.toml")
     given["beds/north"] = replace(given["beds/north"], sessions=7)
     own = settings_of_inputs(settings, GivenInput(None, None), given)
@@ -170,7 +170,7 @@ def test_the_aggregator_of_a_shared_state_has_a_name(settings, monkeypatch):
     assert got.value.code is secagg.ErrorCode.BAD_SETTINGS
 
 
-async def test_one_client_gives_to_two_tasks_side_by_side(
+async def test_one_client_contributes_to_two_tasks_concurrently(
     settings, plan, tmp_path, monkeypatch
 ):
     (tmp_path / "made.py").write_text(
@@ -248,9 +248,7 @@ async def test_one_client_gives_to_two_tasks_side_by_side(
     assert (last.session_number, last.inputs) == (1, 3)
 
 
-async def test_a_client_that_is_stopped_leaves_no_program_behind(
-    settings, plan, tmp_path
-):
+async def test_a_stopped_client_terminates_its_input_program(settings, plan, tmp_path):
     pipe = tmp_path / "alive"
     os.mkfifo(pipe)
     script = tmp_path / "hangs.py"
@@ -304,7 +302,7 @@ async def test_a_client_that_is_stopped_leaves_no_program_behind(
     ],
 )
 @pytest.mark.usefixtures("settings")
-def test_no_task_writes_over_a_file_of_another(tmp_path, capsys, other, names):
+def test_no_task_overwrites_a_file_of_another(tmp_path, capsys, other, names):
     for name in ("x.npy", "y.npy"):
         np.save(tmp_path / name, np.ones(2))
     before = (tmp_path / "x.npy").read_bytes()
@@ -321,7 +319,7 @@ def test_no_task_writes_over_a_file_of_another(tmp_path, capsys, other, names):
 
 
 @pytest.mark.usefixtures("settings")
-def test_one_vector_may_be_given_to_two_tasks(tmp_path, capsys):
+def test_one_vector_can_be_used_for_two_tasks(tmp_path, capsys):
     np.save(tmp_path / "x.npy", np.ones(2))
     one = "input = 'x.npy'\noutput = 'NAME.npy'\n"
     (tmp_path / "tasks.toml").write_text(

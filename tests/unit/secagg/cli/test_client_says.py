@@ -8,7 +8,7 @@ from secagg.client.contribution import Contribution
 from secagg.distributed_dp import EXACT
 
 
-def said(capsys, shortened_by):
+def printed_lines(capsys, shortened_by):
     given = Contribution(
         session_number=1,
         inputs=3,
@@ -23,10 +23,10 @@ def said(capsys, shortened_by):
     return "".join(capsys.readouterr())
 
 
-def test_a_clipped_vector_is_announced_with_its_factor(capsys):
-    assert "was shortened by a factor of 12.5" in said(capsys, 12.5)
+def test_a_clipped_vector_is_reported_with_its_factor(capsys):
+    assert "was shortened by a factor of 12.5" in printed_lines(capsys, 12.5)
 
 
 @pytest.mark.parametrize("fits", [1.0, None])
-def test_a_vector_that_was_not_clipped_is_not_mentioned(capsys, fits):
-    assert "shortened" not in said(capsys, fits)
+def test_a_vector_that_was_not_clipped_is_not_reported(capsys, fits):
+    assert "shortened" not in printed_lines(capsys, fits)

@@ -39,7 +39,7 @@ class Waits(logging.Handler):
             self.began.set()
 
 
-async def test_every_session_gets_its_file_and_leaves_its_sum_until_the_task_is_over(
+async def test_every_session_reads_its_input_file_and_writes_its_sum(
     tmp_path,
 ):
     made, waits = [], Waits()
@@ -107,7 +107,9 @@ async def test_every_session_gets_its_file_and_leaves_its_sum_until_the_task_is_
         (["--input", "x.npy", "--renew-exec", "true"], "goes with --service"),
     ],
 )
-def test_what_makes_no_service_is_said_at_once(words, complaint, tmp_path, capsys):
+def test_invalid_service_options_are_reported_at_once(
+    words, complaint, tmp_path, capsys
+):
     config = tmp_path / "client.toml"
     config.write_text(
         '[client]\nserver = "127.0.0.1:1"\ntask = "t"\n'

@@ -87,12 +87,12 @@ def error_of(capsys):
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
-def test_every_verb_explains_itself_with_an_example(verb, capsys):
+def test_every_command_has_help_with_an_example(verb, capsys):
     assert main([*verb, "--help"]) == 0
     assert f"Example: secagg {' '.join(verb)}" in capsys.readouterr().out
 
 
-def test_no_verb_prints_the_help_and_a_wrong_one_ends_with_2(capsys):
+def test_without_a_command_help_is_printed_and_an_unknown_one_exits_with_2(capsys):
     assert main([]) == 2
     assert "simulate" in capsys.readouterr().out
     assert main(["simulat", "--json"]) == 2
@@ -120,7 +120,7 @@ def test_exit_codes_are_one_to_one_with_error_codes():
         (["pki", "init"], "DIR"),
     ],
 )
-def test_a_mistake_on_the_command_line_names_the_option(words, option, capsys):
+def test_a_usage_error_names_the_option(words, option, capsys):
     assert main([*words, "--json"]) == 2
     assert option in error_of(capsys)["message"]
 
@@ -187,7 +187,7 @@ def test_simulate_with_too_many_losses_is_a_typed_abort(capsys):
     ("words", "expected"),
     [(["--degree", "5"], "degree"), (["--threshold", "101"], "threshold")],
 )
-def test_options_that_no_session_can_have_are_refused_before_anything_is_said(
+def test_invalid_session_options_are_rejected_before_any_output(
     capsys, words, expected
 ):
     assert main(["simulate", *words]) == exit_code_of(ErrorCode.BAD_SETTINGS)
@@ -202,7 +202,7 @@ def test_an_unknown_profile_is_refused_by_name(capsys):
 
 
 @pytest.mark.parametrize("extra", [[], ["--xnoise"]], ids=["plain", "xnoise"])
-def test_a_simulation_with_drawn_neighbours_says_that_it_is_experimental(capsys, extra):
+def test_a_simulation_with_drawn_neighbours_is_labelled_experimental(capsys, extra):
     words = ["simulate", "--clients", "30", "--dimension", "16", "--seed", "4"]
     words += ["--profile", "malicious-server-sparse", "--degree", "16", *extra]
     words += ["--dropout-rate", "0.1"]
@@ -217,7 +217,7 @@ def test_a_simulation_with_drawn_neighbours_says_that_it_is_experimental(capsys,
     assert "experimental and unreviewed" in capsys.readouterr().out
 
 
-def test_a_simulation_finds_how_many_neighbours_are_drawn_by_default(capsys):
+def test_a_simulation_chooses_the_number_of_drawn_neighbours(capsys):
     words = ["simulate", "--clients", "20", "--dimension", "16", "--seed", "4"]
     words += ["--profile", "malicious-server-sparse", "--dropout-rate", "0.1", "--json"]
     assert main(words) == 0
@@ -241,7 +241,7 @@ def test_a_simulation_of_a_server_that_lies_runs_all_rounds_of_its_profile(
     assert result["client_state_bytes"] > 12 * 3 * 32
 
 
-def test_a_simulation_with_layers_says_what_noise_it_needed_and_what_was_there(
+def test_a_simulation_with_layers_reports_required_and_present_noise(
     capsys, json_answer
 ):
     words = ["simulate", "--clients", "20", "--dimension", "16", "--xnoise"]
@@ -308,7 +308,7 @@ def test_plan_prints_the_promised_keys(capsys, json_answer):
     assert result["expected_mse"] >= result["gaussian_mse"]
 
 
-def test_plan_divides_the_noise_as_it_is_asked_to(capsys):
+def test_plan_divides_the_noise_as_requested(capsys):
     words = ["--epsilon", "2", "--mechanism", "skellam", "--json"]
     rule = ["--min-survivors", "30", "--loss-fraction", "0.1"]
     rule += ["--colluder-fraction", "0.2", "--ladder", "4"]
@@ -415,7 +415,7 @@ def test_plan_refuses_a_randomiser_that_cannot_work(words, match, capsys):
     assert match in capsys.readouterr().err
 
 
-def test_plan_says_what_should_not_be_missed(capsys):
+def test_plan_prints_warnings_on_secret_selection(capsys):
     assert main([*PLAN, "--epsilon", "2", "--selection-rate", "1/2"]) == 0
     shown = capsys.readouterr().out
     assert "must be abandoned" in shown
@@ -427,7 +427,7 @@ def test_plan_prints_how_many_entries_wrap(capsys):
     assert "expected per sum" in capsys.readouterr().out
 
 
-def test_plan_takes_the_adjacency_and_the_length_of_the_sum(capsys):
+def test_plan_accepts_the_adjacency_and_the_norm_of_the_sum(capsys):
     words = [*PLAN, "--epsilon", "2", "--mechanism", "skellam", "--json"]
     results = []
     for rest in (
@@ -445,7 +445,7 @@ def test_plan_takes_the_adjacency_and_the_length_of_the_sum(capsys):
     assert wrapped["wrap_probability"] > 0.01
 
 
-def test_plan_says_what_to_do_where_no_accountant_has_a_theorem(capsys):
+def test_plan_states_the_next_step_if_no_accountant_has_a_theorem(capsys):
     words = [*PLAN, "--epsilon", "2", "--adjacency", "replace-one", "--json"]
     assert main(words) == exit_code_of(ErrorCode.BAD_SETTINGS)
     error = error_of(capsys)
@@ -457,7 +457,7 @@ def test_plan_says_what_to_do_where_no_accountant_has_a_theorem(capsys):
     assert "zero-out" in error_of(capsys)["message"]
 
 
-def test_plan_refuses_to_count_sampling_and_says_what_to_do(capsys):
+def test_plan_rejects_sampling_with_noise_shares_and_states_the_next_step(capsys):
     words = ["--epsilon", "2", "--sampling-rate", "0.1", "--json"]
     assert main([*PLAN, *words]) == exit_code_of(ErrorCode.BAD_SETTINGS)
     message = error_of(capsys)["message"]
@@ -501,7 +501,7 @@ def test_plan_refuses_to_count_sampling_and_says_what_to_do(capsys):
         ),
     ],
 )
-def test_plan_speaks_of_options_and_names_what_works_once(
+def test_plan_errors_name_options_and_the_valid_value_once(
     words, said, next_step, capsys
 ):
     asked = ["plan", "--clients", "50", "--dimension", "64", "--epsilon", "1"]
@@ -540,7 +540,7 @@ def test_plan_refuses_an_invalid_selection_rate(capsys, rate):
 @pytest.mark.parametrize(
     ("ending", "magic"), [("png", b"\x89PNG"), ("SVG", b"<?xml"), ("pdf", b"%PDF")]
 )
-def test_plan_draws_a_picture_of_the_kind_that_its_name_ends_in(
+def test_plan_writes_a_picture_in_the_format_of_the_file_extension(
     tmp_path, capsys, ending, magic
 ):
     pytest.importorskip("matplotlib")
@@ -558,7 +558,7 @@ def test_plan_draws_a_picture_of_the_kind_that_its_name_ends_in(
     assert "central Gaussian" in capsys.readouterr().out
 
 
-def test_the_picture_of_a_plan_counts_whole_bits():
+def test_the_picture_of_a_plan_has_integer_ticks_for_bits():
     pytest.importorskip("matplotlib")
     # Few enough widths that matplotlib's own choice of ticks has halves in it.
     made = distributed_dp.plan(
@@ -575,7 +575,7 @@ def test_the_picture_of_a_plan_counts_whole_bits():
     assert all(tick == round(tick) for tick in axes.get_xticks())
 
 
-def test_a_picture_that_cannot_be_drawn_is_refused_before_planning(
+def test_an_unsupported_picture_format_is_rejected_before_planning(
     tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setattr("secagg.distributed_dp.plan", None)
@@ -618,7 +618,7 @@ def test_too_few_bits_are_refused_with_the_nearest_that_work(capsys):
 GRAPH = ["graph", "--clients", "1000", "--corrupt", "0.1", "--dropout", "0.3", "--json"]
 
 
-def test_graph_prints_degree_threshold_and_what_they_are_worth(capsys, json_answer):
+def test_graph_prints_degree_threshold_and_failure_bounds(capsys, json_answer):
     assert main(GRAPH) == 0
     found = last_line(capsys)
     json_answer("graph", found)
@@ -645,7 +645,7 @@ def test_graph_against_a_malicious_server_names_the_quorum(capsys, json_answer):
     assert last_line(capsys)["profile"] == "malicious-server"
 
 
-def test_graph_obeys_its_two_levels(capsys):
+def test_graph_respects_sigma_and_eta(capsys):
     assert main([*GRAPH, "--sigma", "80", "--eta", "60"]) == 0
     found = last_line(capsys)
     assert found["degree"] > 102
@@ -653,7 +653,7 @@ def test_graph_obeys_its_two_levels(capsys):
     assert found["liveness_bits"] >= 60
 
 
-def test_graph_offers_the_complete_one_and_says_why(capsys):
+def test_graph_chooses_the_complete_graph_and_states_the_reason(capsys):
     words = ["--clients", "100", "--corrupt", "1/3", "--dropout", "1/3"]
     assert main(["graph", *words]) == 0
     assert "the complete graph: no ring" in capsys.readouterr().out
@@ -664,26 +664,26 @@ def test_graph_offers_the_complete_one_and_says_why(capsys):
     assert found["holder_bits"] is found["cut_bits"] is None  # impossible
 
 
-def test_graph_says_that_no_profile_is_for_a_semi_malicious_server(capsys):
+def test_graph_states_that_no_profile_covers_a_semi_malicious_server(capsys):
     assert main(["graph", "--clients", "1000", "--adversary", "semi-malicious"]) == 0
     shown = capsys.readouterr().out
     assert "no profile" in shown
     assert "90" in shown.split("degree")[1].splitlines()[0]
 
 
-def test_graph_says_what_is_not_reviewed(capsys):
+def test_graph_labels_unreviewed_profiles(capsys):
     assert main(["graph", "--clients", "1000", "--adversary", "malicious"]) == 0
     assert "experimental and unreviewed" in capsys.readouterr().out
 
 
-def test_graph_says_what_this_release_cannot_run(capsys):
+def test_graph_labels_sizes_that_cannot_be_served(capsys):
     assert main(["graph", "--clients", "65536"]) == 0
     assert "figures only: this release serves no profile" in capsys.readouterr().out
     assert main(["graph", "--clients", "65535"]) == 0
     assert "figures only" not in capsys.readouterr().out
 
 
-def test_graph_fails_where_no_graph_is_safe(capsys):
+def test_graph_fails_if_no_graph_is_safe(capsys):
     words = ["--clients", "100", "--corrupt", ".5", "--dropout", ".5", "--json"]
     assert main(["graph", *words]) == exit_code_of(ErrorCode.INFEASIBLE)
     error = error_of(capsys)
@@ -701,12 +701,12 @@ def test_graph_fails_where_no_graph_is_safe(capsys):
         ["--adversary", "lazy"],
     ],
 )
-def test_graph_refuses_what_is_no_fraction_and_no_adversary(words, capsys):
+def test_graph_rejects_invalid_fractions_and_adversaries(words, capsys):
     assert main(["graph", "--clients", "100", *words]) == 2
     assert words[-1].split("=")[-1] in capsys.readouterr().err
 
 
-def test_a_server_says_who_shares_with_whom_and_what_that_is_worth():
+def test_a_server_prints_its_graph_and_the_failure_bounds():
     complete = parameters_for(60, dimension=2, threshold=31)
     assert "each client shares with every other client" in _graph_of(complete)
     ring = replace(
@@ -730,7 +730,7 @@ def test_a_server_says_who_shares_with_whom_and_what_that_is_worth():
 # --- pki ----------------------------------------------------------------------------
 
 
-def test_pki_makes_everything_for_the_walkthrough_and_overwrites_nothing(
+def test_pki_init_creates_all_walkthrough_files_and_overwrites_none(
     tmp_path, capsys, json_answer
 ):
     directory = tmp_path / "pki"
@@ -748,7 +748,9 @@ def test_pki_makes_everything_for_the_walkthrough_and_overwrites_nothing(
     assert (directory / "ca.key").read_bytes() == before
 
 
-def test_pki_adds_a_server_and_clients_to_an_authority(tmp_path, capsys, json_answer):
+def test_pki_adds_a_server_and_clients_to_a_certificate_authority(
+    tmp_path, capsys, json_answer
+):
     directory = str(tmp_path)
     assert main(["pki", "ca", directory, "--json"]) == 0
     json_answer("pki ca", last_line(capsys))
@@ -826,7 +828,7 @@ def test_show_settings_prints_every_setting_and_the_budget(
         ("tls.unknown=1", 72, "tls.unknown"),
     ],
 )
-def test_a_server_that_cannot_run_says_why(
+def test_an_invalid_server_configuration_states_its_error(
     deployment, capsys, override, code, expected
 ):
     assert run_server(deployment, "--set", override, "--json") == code
@@ -855,7 +857,7 @@ def test_a_clients_certificate_does_not_make_a_server(deployment, capsys):
         (np.zeros(4, complex), "expected numbers"),
     ],
 )
-def test_a_vector_that_cannot_be_summed_is_refused_before_anything_is_sent(
+def test_an_invalid_vector_is_rejected_before_any_call(
     deployment, capsys, vector, expected
 ):
     np.save(deployment / "bad.npy", vector)
@@ -888,7 +890,7 @@ def test_a_missing_input_is_refused(deployment, capsys):
     assert "absent.npy" in error_of(capsys)["message"]
 
 
-def test_a_server_that_does_not_answer_is_named(deployment, capsys):
+def test_an_unreachable_server_is_named(deployment, capsys):
     # Nothing listens on port 1; at least one attempt must have time to find out.
     assert run_client(deployment, "--set=client.wait_seconds=1", "--json") == 58
     error = error_of(capsys)
@@ -896,9 +898,7 @@ def test_a_server_that_does_not_answer_is_named(deployment, capsys):
     assert "client.server" in error["next_step"]
 
 
-def test_a_client_says_why_it_cannot_reach_the_server_and_ends_with_it(
-    deployment, capsys
-):
+def test_a_client_prints_why_the_server_is_unreachable(deployment, capsys):
     # Long enough for one attempt on any machine; each is refused at once.
     assert run_client(deployment, "--set=client.wait_seconds=2", "--json") == 58
     captured = capsys.readouterr()
@@ -953,7 +953,7 @@ def hold_port():
         ("server.health_listen=nonsense", (72, "host:port")),
     ],
 )
-def test_a_server_looks_at_its_files_before_it_plans(
+def test_a_server_checks_its_files_before_planning(
     deployment, capsys, planned, override, refusal
 ):
     code, expected = refusal
@@ -1009,9 +1009,7 @@ def test_a_disk_too_small_for_one_session_is_found_before_planning(
     capsys.readouterr()
 
 
-def test_a_key_that_others_may_read_is_named_when_settings_are_shown(
-    deployment, capsys
-):
+def test_a_key_readable_by_others_is_reported_by_show_settings(deployment, capsys):
     key = deployment / "pki" / "client-1.key"
     assert run_client(deployment, "--show-settings") == 0
     assert "other users may" not in capsys.readouterr().out
@@ -1033,7 +1031,7 @@ def test_a_key_that_others_may_read_is_named_when_settings_are_shown(
         (["--payload-out", "{}/x.npy/model"], 55, "not a directory"),
     ],
 )
-def test_a_client_looks_at_its_files_before_it_asks_for_a_session(
+def test_a_client_checks_its_files_before_any_call(
     deployment, capsys, words, code, expected
 ):
     given = [word.format(deployment) for word in words]
@@ -1046,7 +1044,7 @@ def test_a_client_looks_at_its_files_before_it_asks_for_a_session(
     assert not (deployment / "client-state").exists()
 
 
-def test_an_input_is_read_when_settings_are_shown(deployment, capsys):
+def test_show_settings_reads_the_input(deployment, capsys):
     assert run_client(deployment, "--show-settings") == 0
     assert "4 entries of float64" in capsys.readouterr().out
     assert run_client(deployment, "--show-settings", "--json", vector="absent") == 70
@@ -1061,7 +1059,7 @@ def test_an_input_is_read_when_settings_are_shown(deployment, capsys):
         (["--same-input-again", "--payload-out", "m.bin"], "m-{session}.bin"),
     ],
 )
-def test_one_vector_serves_several_sessions_only_if_its_owner_says_so(
+def test_one_vector_serves_several_sessions_only_if_requested(
     deployment, capsys, words, expected
 ):
     several = "--set=client.sessions=2"
@@ -1069,7 +1067,7 @@ def test_one_vector_serves_several_sessions_only_if_its_owner_says_so(
     assert expected in error_of(capsys)["next_step"]
 
 
-def test_an_owner_may_say_that_one_vector_serves_all_sessions(deployment):
+def test_an_owner_can_request_one_vector_for_all_sessions(deployment):
     words = ["--same-input-again", "--set=client.sessions=2"]
     assert run_client(deployment, *words, "--json") == 58  # nothing listens there
     assert run_client(deployment, words[1], "--json", vector="x-{session}.npy") == 58
@@ -1087,7 +1085,7 @@ def test_json_is_strict_and_tables_are_plain_in_a_pipe(capsys):
     assert capsys.readouterr().out.splitlines() == ["name   n", "x     10"]
 
 
-def test_with_json_people_read_standard_error_and_programs_the_last_line(capsys):
+def test_with_json_text_goes_to_standard_error_and_the_last_line_is_json(capsys):
     output = Output(as_json=True)
     output.line("for people")
     output.error(ServiceError("broken", code=ErrorCode.STORAGE_FAILED, next_step="fix"))
@@ -1115,20 +1113,20 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch, capsys):
     assert "matplotlib" in error_of(capsys)["next_step"]
 
 
-def test_a_directory_in_use_is_not_touched_by_the_demo(tmp_path, capsys):
+def test_the_demo_does_not_touch_a_directory_in_use(tmp_path, capsys):
     (tmp_path / "mine").write_text("data")
     assert main(["demo", "--directory", str(tmp_path), "--json"]) == 55
     assert "not empty" in error_of(capsys)["message"]
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_a_client_takes_the_sentence_and_no_other(deployment, capsys):
+def test_a_client_requires_the_full_sentence_for_a_restored_state(deployment, capsys):
     assert run_client(deployment, "--restored", "yes", "--json") == 72
     error = error_of(capsys)
     assert "I accept that this client may answer twice" in error["next_step"]
 
 
-def test_a_client_with_a_restored_state_is_refused_until_a_person_accepts(
+def test_a_client_with_a_restored_state_is_rejected_until_it_is_accepted(
     deployment, capsys
 ):
     state, mark = deployment / "client-state", deployment / "marks" / "client"
@@ -1155,9 +1153,7 @@ def test_a_client_with_a_restored_state_is_refused_until_a_person_accepts(
         (["sessions", "remove"], None),
     ],
 )
-def test_a_name_is_suggested_only_when_it_is_close_or_means_the_same(
-    words, meant, capsys
-):
+def test_a_name_is_suggested_only_if_it_is_close_or_a_synonym(words, meant, capsys):
     assert main(words) == 2
     said = capsys.readouterr().err
     assert "No such" in said
@@ -1167,7 +1163,7 @@ def test_a_name_is_suggested_only_when_it_is_close_or_means_the_same(
 
 
 @pytest.mark.parametrize("words", [[], ["simulate"], ["pki", "init"], ["client"]])
-def test_the_help_shows_no_type_after_a_flag(words, capsys):
+def test_the_help_prints_no_type_after_a_flag(words, capsys):
     assert main([*words, "--help"]) == 0
     assert "bool" not in capsys.readouterr().out
 
@@ -1182,7 +1178,7 @@ def test_the_help_breaks_lines_where_the_terminal_ends(capsys):
             assert len(f"{line} {following.split()[0]}") > width, line
 
 
-def test_what_is_not_a_receipt_is_said_with_what_to_name(tmp_path, capsys):
+def test_a_file_that_is_not_a_receipt_is_rejected_with_a_next_step(tmp_path, capsys):
     (tmp_path / "x.npy").write_bytes(b"not a receipt, but longer than one begins")
     assert main(["sessions", "verify", str(tmp_path / "x.npy")]) != 0
     said = capsys.readouterr().err
@@ -1190,7 +1186,7 @@ def test_what_is_not_a_receipt_is_said_with_what_to_name(tmp_path, capsys):
     assert "next step: Name a receipt" in said
 
 
-def test_a_renewal_is_not_asked_for_without_a_command(capsys):
+def test_renew_before_requires_a_renewal_command(capsys):
     words = ["client", "--config", "c.toml", "--input", "x.npy", "--renew-before", "3"]
     assert main(words) == 2
     assert "--renew-exec" in capsys.readouterr().err
@@ -1207,12 +1203,14 @@ def test_a_renewal_is_not_asked_for_without_a_command(capsys):
         (["simulate", "--dimension", "0"], "See secagg simulate --help"),
     ],
 )
-def test_an_integer_in_another_notation_is_shown_as_it_must_be(words, step, capsys):
+def test_an_integer_in_an_unsupported_notation_is_shown_in_the_supported_one(
+    words, step, capsys
+):
     assert main([*words, "--json"]) == 2
     assert error_of(capsys)["next_step"] == step
 
 
-def test_another_kind_of_database_is_called_so(deployment, capsys):
+def test_an_unsupported_database_is_rejected(deployment, capsys):
     words = ["server", "--config", str(deployment / "server.toml"), "--show-settings"]
     assert main([*words, "--set", "server.store=mysql://a/b", "--json"]) == 72
     assert "names another kind of database" in error_of(capsys)["message"]
@@ -1221,9 +1219,7 @@ def test_another_kind_of_database_is_called_so(deployment, capsys):
 @pytest.mark.parametrize(
     ("name", "code"), [("result.png", 72), ("absent/result.svg", 55), (".svg", 72)]
 )
-def test_a_picture_that_cannot_be_drawn_stops_the_demo_at_once(
-    name, code, tmp_path, capsys
-):
+def test_an_unsupported_picture_stops_the_demo_at_once(name, code, tmp_path, capsys):
     assert main(["demo", "--picture", str(tmp_path / name), "--json"]) == code
     assert "--picture" in error_of(capsys)["next_step"]
     assert not list(tmp_path.iterdir())

@@ -35,7 +35,9 @@ def output_to(stream: io.StringIO, *, terminal: bool) -> Output:
     return output
 
 
-def told(*, terminal: bool, exact: bool = True, fitted: float | None = None) -> str:
+def rendered_demo(
+    *, terminal: bool, exact: bool = True, fitted: float | None = None
+) -> str:
     stream = io.StringIO()
     with DemoLines(output_to(stream, terminal=terminal), clients=9) as view:
         view.references([0.9], [0.8])
@@ -55,8 +57,8 @@ def told(*, terminal: bool, exact: bool = True, fitted: float | None = None) -> 
     return stream.getvalue()
 
 
-def test_a_pipe_gets_a_line_per_step_with_both_references():
-    lines = told(terminal=False).splitlines()
+def test_a_pipe_gets_one_line_per_step_with_both_references():
+    lines = rendered_demo(terminal=False).splitlines()
     assert len(lines) == 2
     assert "9 clients and one aggregator" in lines[0]
     assert lines[1].endswith(
@@ -65,25 +67,25 @@ def test_a_pipe_gets_a_line_per_step_with_both_references():
     )
 
 
-def test_a_clip_that_moves_is_shown_with_what_it_fitted():
-    lines = told(terminal=False, fitted=0.42).splitlines()
+def test_an_adaptive_clip_is_shown_with_its_fitted_share():
+    lines = rendered_demo(terminal=False, fitted=0.42).splitlines()
     assert lines[1].endswith("no privacy 90.0%), clip 1.25 fitted 42%")
 
 
-def test_a_terminal_shows_where_a_session_stands():
-    assert "\x1b[" in told(terminal=True)
+def test_a_terminal_shows_the_progress_of_a_session():
+    assert "\x1b[" in rendered_demo(terminal=True)
 
 
 def test_a_sum_that_is_not_exact_is_called_so():
-    assert "NOT EXACT" in told(terminal=False, exact=False)
+    assert "NOT EXACT" in rendered_demo(terminal=False, exact=False)
 
 
-def test_the_demo_counts_on_all_but_one_client_in_eight():
+def test_the_demo_tolerates_the_loss_of_one_client_in_eight():
     assert PLAN.min_survivors == 8
     assert PLAN.min_survivors <= PLAN.min_clients <= PLAN.clients
 
 
-def test_a_pipe_gets_the_state_again_after_three_seconds_without_a_line():
+def test_a_pipe_gets_the_state_again_after_three_silent_seconds():
     stream, now = io.StringIO(), [0.0]
     view = DemoLines(output_to(stream, terminal=False), clients=9, clock=lambda: now[0])
     view.stage("planning the noise")
@@ -99,7 +101,7 @@ def test_a_pipe_gets_the_state_again_after_three_seconds_without_a_line():
     ]
 
 
-def test_the_thread_of_a_view_ends_with_it():
+def test_the_thread_of_a_view_ends_with_the_view():
     stream = io.StringIO()
     with DemoLines(output_to(stream, terminal=False), clients=9) as view:
         assert view._repeater.is_alive()

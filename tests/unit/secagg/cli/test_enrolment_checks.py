@@ -62,19 +62,19 @@ def server(pki, key, **changes):
     return checks_of(pki, "server", section | changes)
 
 
-def test_without_settings_nothing_is_looked_at(pki):
+def test_without_settings_no_enrolment_check_runs(pki):
     assert checks_of(pki, "client", {}) == []
     assert checks_of(pki, "server", {}) == []
 
 
-def test_an_identity_that_fits_its_certificate_is_described(pki, key):
+def test_an_identity_that_matches_its_certificate_is_described(pki, key):
     (check,) = client(pki, key)
     assert check.error is None
     assert check.found.startswith("serial 1, valid until ")
     assert "WARNING" not in check.found
 
 
-def test_a_private_key_that_others_may_read_is_told(pki, key):
+def test_a_private_key_readable_by_others_is_reported(pki, key):
     seed = pki / "pki/identities/client-1/identity.seed"
     seed.chmod(0o644)
     try:
@@ -84,7 +84,7 @@ def test_a_private_key_that_others_may_read_is_told(pki, key):
     assert f"other users may read {seed}" in check.found
 
 
-def test_an_identity_that_does_not_fit_is_a_problem(pki, key, other_key):
+def test_a_mismatched_identity_is_an_error(pki, key, other_key):
     rows = [
         {"credential": "pki/identities/client-2/credential.bin"},
         {"identity": "pki/identities/client-2/identity.seed"},
@@ -100,7 +100,7 @@ def test_an_identity_that_does_not_fit_is_a_problem(pki, key, other_key):
         assert check.error.code is ErrorCode.BAD_CREDENTIAL
 
 
-def test_a_server_publishes_the_list_of_its_issuer(pki, key, other_key, capsys):
+def test_the_revocation_list_of_the_issuer_is_checked(pki, key, other_key, capsys):
     (check,) = server(pki, key)
     assert (check.found, check.error) == ("task 't': no revocation list", None)
     issuer = pki / "pki/issuer"

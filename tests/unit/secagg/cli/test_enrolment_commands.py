@@ -32,7 +32,7 @@ def issuer(run):
     return run("enrol", "init", "issuer", "--trust-domain", "example.org")
 
 
-def asked(run, name="hospital-a", directory="id"):
+def create_identity(run, name="hospital-a", directory="id"):
     return run(
         "identity",
         "new",
@@ -57,7 +57,7 @@ def load(issuer, *, now, credential="id/credential.bin"):
 
 def test_a_client_is_enrolled_renewed_and_revoked(run, issuer, json_answer):
     json_answer("pki enrol init", issuer)
-    request = asked(run)
+    request = create_identity(run)
     json_answer("pki identity new", request)
     words = ("enrol", "sign", "issuer", request["request"], "--days", "7", "--key")
     error = run(*words, issuer["enrolment_key"], code=EXIT_BAD_CREDENTIAL)["error"]
@@ -101,8 +101,8 @@ def test_a_client_is_enrolled_renewed_and_revoked(run, issuer, json_answer):
     assert run("enrol", "revoke", "issuer")["number"] == 2
 
 
-def test_nothing_secret_is_said(run, issuer, capsys):
-    asked(run)
+def test_no_output_contains_a_secret_of_the_issuer(run, issuer, capsys):
+    create_identity(run)
     run("enrol", "sign", "issuer", "id/request.bin")
     for words in (
         ["enrol", "list", "issuer"],
@@ -120,8 +120,8 @@ def test_nothing_secret_is_said(run, issuer, capsys):
     assert issuer["enrolment_key"] in said
 
 
-def test_mistakes_are_refused_and_leave_everything_alone(run, issuer):
-    asked(run)
+def test_mistakes_are_rejected_and_change_nothing(run, issuer):
+    create_identity(run)
     before = Path("id/identity.seed").read_bytes()
     rows = [
         (("enrol", "init", "issuer"), EXIT_STORAGE_FAILED),
@@ -147,7 +147,7 @@ def test_mistakes_are_refused_and_leave_everything_alone(run, issuer):
     assert issuer["trust_domain"] == "example.org"
 
 
-def test_a_development_tree_holds_everything_with_the_issuer_apart(run):
+def test_a_development_tree_contains_everything_and_keeps_the_issuer_apart(run):
     made = run("init", "dev", "--clients", "2", "--trust-domain", "example.org")
     names = {path.name for path in Path("dev/issuer").iterdir()}
     assert names == {"issued.jsonl", "issuer.seed"}

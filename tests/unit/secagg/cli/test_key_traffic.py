@@ -36,7 +36,7 @@ def parameters(clients, degree):
 
 
 @pytest.mark.parametrize(("clients", "degree"), [(9, 0), (17, 0), (17, 6), (40, 12)])
-def test_a_session_moves_exactly_what_is_announced(clients, degree):
+def test_the_announced_traffic_of_a_session_is_exact(clients, degree):
     configured = parameters(clients, degree)
     costs = simulate_session(
         configured, clients=clients, losses=LossPlan({}), entropy=SystemEntropy()
@@ -66,7 +66,7 @@ def test_a_session_moves_exactly_what_is_announced(clients, degree):
     ],
     ids=["complete", "drawn"],
 )
-def test_a_session_that_is_signed_moves_what_is_announced(configured, kind):
+def test_the_announced_traffic_of_a_signed_session_is_exact(configured, kind):
     clients = configured.max_clients
     graph = GraphChoice(
         graph=kind,
@@ -96,14 +96,14 @@ def test_a_session_that_is_signed_moves_what_is_announced(configured, kind):
 @pytest.mark.parametrize(
     ("clients", "at_most"), [(1000, 30 << 20), (10_000, 512 << 20)]
 )
-def test_a_cohort_on_a_ring_reads_what_it_needs_and_not_n_squared(clients, at_most):
+def test_the_traffic_of_a_ring_grows_linearly_with_the_cohort(clients, at_most):
     ring = GraphChoice(graph=Graph.RING, degree=64, threshold=33, max_threshold=33)
     complete = replace(ring, graph=Graph.COMPLETE, degree=0)
     assert clients * key_traffic(ring, clients=clients).down <= at_most
     assert key_traffic(complete, clients=clients).down >= clients * 100
 
 
-def test_sparse_graphs_cost_less_and_signatures_more():
+def test_sparse_graphs_reduce_traffic_and_signatures_increase_it():
     demand = GraphDemand(
         min_clients=2000,
         max_clients=2000,

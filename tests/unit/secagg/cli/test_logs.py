@@ -28,7 +28,7 @@ def lines(logger):
     return lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def test_an_event_is_one_object_on_one_line(logger, lines):
+def test_an_event_is_one_json_object_on_one_line(logger, lines):
     telemetry.log_event(
         logger, logging.WARNING, telemetry.SESSION_ABORTED, **SESSION, seconds=1.5
     )
@@ -45,7 +45,7 @@ def test_an_event_is_one_object_on_one_line(logger, lines):
 
 
 @pytest.mark.parametrize("form", [JSONLines(), logging.Formatter("%(message)s")])
-def test_no_fact_makes_a_second_line(form, logger, caplog):
+def test_no_fact_breaks_the_log_line(form, logger, caplog):
     hostile = 'x\n2026-01-01 INFO secagg.server session_completed\u2028"}\r'
     logger.addHandler(caplog.handler)
     telemetry.log_event(
@@ -58,7 +58,7 @@ def test_no_fact_makes_a_second_line(form, logger, caplog):
         assert (line["event"], line["sender"]) == ("message_refused", hostile)
 
 
-def test_plain_facts_are_not_quoted_and_others_are(logger, caplog):
+def test_only_facts_with_spaces_are_quoted(logger, caplog):
     logger.addHandler(caplog.handler)
     telemetry.log_event(
         logger, logging.INFO, telemetry.ROUND_CLOSED, round="UNMASKING", reason="a b"
@@ -66,7 +66,7 @@ def test_plain_facts_are_not_quoted_and_others_are(logger, caplog):
     assert caplog.messages == ["round_closed round=UNMASKING reason='a b'"]
 
 
-def test_a_failure_keeps_its_traceback_and_is_still_one_line(logger, lines):
+def test_a_failure_is_logged_with_its_traceback_on_one_line(logger, lines):
     try:
         1 / 0  # noqa: B018
     except ZeroDivisionError:
@@ -82,7 +82,7 @@ def test_a_line_of_another_library_keeps_its_text(logger, lines):
 
 
 @pytest.mark.parametrize(("style", "first"), [("json", "{"), ("text", "2")])
-def test_the_setting_chooses_the_form(style, first, capsys):
+def test_the_setting_selects_the_log_format(style, first, capsys):
     logger = logging.getLogger("secagg")
     log_to_stderr("info", style)
     telemetry.log_event(logger, logging.INFO, telemetry.TRANSPORT_STARTED)
@@ -91,7 +91,7 @@ def test_the_setting_chooses_the_form(style, first, capsys):
     assert line.startswith(first)
 
 
-def test_every_event_has_a_name_of_its_own():
+def test_every_event_has_a_unique_name():
     names = [name for name in vars(telemetry) if name.isupper() and name[0] != "_"]
     values = [getattr(telemetry, name) for name in names]
     assert len(set(values)) == len(values)

@@ -132,7 +132,7 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture
-def told(place, capsys):
+def run_twice(place, capsys):
     def run(*words, config="server.toml", code=0):
         words = [*words, "--config", str(place / config)]
         assert main(words) == code
@@ -143,8 +143,8 @@ def told(place, capsys):
     return run
 
 
-def test_the_store_says_which_tasks_there_are(told, json_answer):
-    text, answer = told("tasks", "list")
+def test_the_tasks_of_a_stopped_server_are_read_from_its_store(run_twice, json_answer):
+    text, answer = run_twice("tasks", "list")
     json_answer("tasks list", answer)
     assert "session 1: joining" in text
     (task,) = answer["tasks"]
@@ -153,38 +153,42 @@ def test_the_store_says_which_tasks_there_are(told, json_answer):
         "running",
         3,
     )
-    assert told("tasks", "show", "counts")[1] == task
+    assert run_twice("tasks", "show", "counts")[1] == task
     json_answer("tasks show", task)
-    text, answer = told("status")
+    text, answer = run_twice("status")
     json_answer("status", answer)
     assert "no aggregator runs" in text
     assert answer["tasks"] == [task]
     assert answer["server"]["is_running"] is False
-    answer = told("tasks", "show", "other", code=50)[1]
+    answer = run_twice("tasks", "show", "other", code=50)[1]
     assert answer["error"]["code"] == 40
     json_answer("error", answer)
 
 
-def test_the_store_says_which_sessions_there_were(told, json_answer):
-    text, answer = told("sessions", "list", "--task", "counts")
+def test_the_sessions_of_a_stopped_server_are_read_from_its_store(
+    run_twice, json_answer
+):
+    text, answer = run_twice("sessions", "list", "--task", "counts")
     json_answer("sessions list", answer)
     json_answer("sessions show", answer["sessions"][0])
     assert "running" in text
     (session,) = answer["sessions"]
     assert (session["number"], session["outcome"]) == (1, "running")
-    assert told("sessions", "list", "--outcome", "released")[1]["sessions"] == []
-    assert told("sessions", "list", "--since", "2100-01-01")[1]["sessions"] == []
-    assert told("sessions", "show", "1", "--task", "counts")[1] == session
-    told("sessions", "show", "2", "--task", "counts", code=50)
-    told("sessions", "list", "--task", "other", code=50)
+    assert run_twice("sessions", "list", "--outcome", "released")[1]["sessions"] == []
+    assert run_twice("sessions", "list", "--since", "2100-01-01")[1]["sessions"] == []
+    assert run_twice("sessions", "show", "1", "--task", "counts")[1] == session
+    run_twice("sessions", "show", "2", "--task", "counts", code=50)
+    run_twice("sessions", "list", "--task", "other", code=50)
 
 
-def test_who_misspells_an_outcome_is_not_told_that_there_was_none(told):
-    error = told("sessions", "list", "--outcome", "U3_TO_SMALL", code=2)[1]["error"]
+def test_a_misspelt_outcome_is_rejected_with_a_suggestion(run_twice):
+    error = run_twice("sessions", "list", "--outcome", "U3_TO_SMALL", code=2)[1][
+        "error"
+    ]
     assert "did you mean U3_TOO_SMALL?" in error["message"]
 
 
-async def test_a_session_that_failed_is_found_behind_many_that_did_not(tmp_path):
+async def test_a_failed_session_is_found_behind_many_successful_ones(tmp_path):
     descriptor = offer_of(parameters_for(3, dimension=1, threshold=2), task_id="t")
     cancelled = Aborted(Fate.NEVER_FIXED, ErrorCode.CANCELLED, "why")
     receipt = SessionReceipt(descriptor=descriptor, outcome=cancelled).encode()
@@ -211,18 +215,18 @@ async def test_a_session_that_failed_is_found_behind_many_that_did_not(tmp_path)
     await store.close()
 
 
-def test_both_sides_say_what_was_spent(told, monkeypatch, json_answer):
+def test_server_and_client_report_the_spent_budget(run_twice, monkeypatch, json_answer):
     # The report was computed when the task was planned, and is not again.
     monkeypatch.setattr("secagg.distributed_dp.task.NoisyTask.report", lambda _: 1 / 0)
-    text, answer = told("budget")
+    text, answer = run_twice("budget")
     json_answer("budget", answer)
     (budget,) = answer["budgets"]
     assert "epsilon server" in text
     assert answer["role"] == "server"
     assert 0 < budget["epsilon_model_reader"] <= budget["epsilon_server"] <= 4.0
     assert (budget["spent"], budget["left"], budget["spare_left"]) == (0, 3, 1)
-    told("budget", "--task", "other", code=50)
-    assert told("budget", config="client.toml")[1] == {
+    run_twice("budget", "--task", "other", code=50)
+    assert run_twice("budget", config="client.toml")[1] == {
         "role": "client",
         "budgets": [
             {
@@ -239,11 +243,11 @@ def test_both_sides_say_what_was_spent(told, monkeypatch, json_answer):
     }
 
 
-def test_a_client_says_what_is_claimed_of_its_data(told, place, json_answer):
+def test_a_client_reports_the_claims_on_its_data(run_twice, place, json_answer):
     text = (place / "client.toml").read_text()
     total = 'data = "patients"\ntotal_epsilon = 2.0\ntotal_delta = 1e-5\n'
     (place / "total.toml").write_text(text + total)
-    text, answer = told("budget", config="total.toml")
+    text, answer = run_twice("budget", config="total.toml")
     json_answer("budget of a client", answer)
     data = answer["data"]
     claims = data.pop("claims")
@@ -279,17 +283,21 @@ def test_a_client_says_what_is_claimed_of_its_data(told, place, json_answer):
         f'[client]\ntask = "counts"\nstate_dir = "client"\n{both}[policy]\n'
         f"max_epsilon = 8.0\nmax_delta = 1e-5\nmin_survivors = 3\n{total}"
     )
-    assert told("budget", config="both.toml")[1]["data"] == data | {"claims": claims}
+    assert run_twice("budget", config="both.toml")[1]["data"] == data | {
+        "claims": claims
+    }
     # Claims kept elsewhere, where nothing was claimed yet.
     (place / "total.toml").write_text(
         (place / "total.toml").read_text() + 'data_dir = "elsewhere"\n'
     )
-    _, answer = told("budget", config="total.toml")
+    _, answer = run_twice("budget", config="total.toml")
     assert answer["data"]["claims"] == []
     assert answer["data"]["remaining_epsilon"] == 2.0
 
 
-async def test_a_session_that_was_paid_and_continues_has_not_failed(place, tmp_path):
+async def test_a_charged_session_that_continues_is_not_reported_as_failed(
+    place, tmp_path
+):
     """Its sum is missing and its session is spent: that is no fault yet."""
     store = await open_store(f"sqlite:{tmp_path / 'store.sqlite3'}")
     await settle_task(
@@ -331,15 +339,17 @@ async def test_a_session_that_was_paid_and_continues_has_not_failed(place, tmp_p
     ],
     ids=" ".join,
 )
-def test_what_would_change_something_takes_an_aggregator(told, place, words):
+def test_commands_that_change_state_require_a_running_aggregator(
+    run_twice, place, words
+):
     words = [str(place / word) if word.endswith(".toml") else word for word in words]
-    error = told(*words, code=58)[1]["error"]
+    error = run_twice(*words, code=58)[1]["error"]
     assert "no aggregator answers" in error["message"]
     assert "secagg server" in error["next_step"]
 
 
 @pytest.mark.parametrize("as_json", [[], ["--json"]], ids=["lines", "json"])
-def test_who_follows_sessions_reads_at_once_that_it_is_heard(
+def test_a_follower_of_sessions_is_told_at_once_that_it_is_connected(
     place, capsys, monkeypatch, as_json
 ):
     change = {"task": "t", "number": 7, "round": "joining", "joined": 1, "needed": 2}
@@ -366,7 +376,7 @@ def test_who_follows_sessions_reads_at_once_that_it_is_heard(
         ]
 
 
-def test_the_commands_of_an_operator_load_no_server():
+def test_operator_commands_load_no_server_module():
     """Operators look when a machine is busy, and imports are the slowest then."""
     code = (
         "import sys, secagg.server.admin.channel; from secagg.cli import app; "
@@ -383,7 +393,7 @@ def test_the_commands_of_an_operator_load_no_server():
     assert "secagg.cli.client" not in commands
 
 
-def test_on_a_terminal_the_plan_is_shown_and_offered_only_where_asked(
+def test_on_a_terminal_the_plan_is_shown_with_a_prompt_only_if_requested(
     place, capsys, monkeypatch
 ):
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
@@ -401,7 +411,7 @@ def test_on_a_terminal_the_plan_is_shown_and_offered_only_where_asked(
 @pytest.mark.parametrize(
     "words", [["status"], ["server", "--show-settings"], ["doctor"], ["state", "check"]]
 )
-def test_settings_in_the_usual_place_need_no_name(
+def test_settings_at_the_default_place_need_no_option(
     words, place, tmp_path, monkeypatch, capsys
 ):
     """One rule for all: what the working directory holds is meant."""
@@ -421,7 +431,7 @@ def test_settings_in_the_usual_place_need_no_name(
     assert "--config" in error["next_step"]
 
 
-def test_a_lost_disk_hides_nothing_that_the_database_says(
+def test_the_database_is_reported_even_if_the_local_disk_is_lost(
     tmp_path, capsys, postgres_url
 ):
     async def made():

@@ -29,7 +29,7 @@ def test_the_model_agrees_with_a_simulation(lasts, part, summed):
 
 
 @pytest.mark.parametrize(("lasts", "part"), [(300, 0.2), (300, 0.5), (3600, 0.2)])
-def test_rounds_between_the_regimes_lose_more_than_a_third(lasts, part):
+def test_rounds_of_intermediate_length_lose_more_than_a_third(lasts, part):
     away = 600 * (1 - part) / part
     devices = Presence(600, away, lasts)
     assert devices.share(3) < 2 / 3
@@ -37,14 +37,14 @@ def test_rounds_between_the_regimes_lose_more_than_a_third(lasts, part):
     assert "without a sum" in said[1]
 
 
-def test_a_round_that_fits_is_not_warned_of():
+def test_a_round_of_suitable_length_causes_no_warning():
     said = Presence(600, 600, 6 * 3600).sentences(clients=100, min_survivors=90)
     (needed,) = said
     assert needed.startswith("90 of 100 devices must be present in each of 4 rounds")
     assert needed.endswith("expect 99 in all of them.")
 
 
-def test_few_losses_between_the_regimes_are_warned_of_too():
+def test_few_losses_at_intermediate_length_cause_a_warning_too():
     said = Presence(600, 66, 300).sentences(clients=100, min_survivors=70)
     assert "pass by" in said[1]
 
@@ -53,7 +53,7 @@ PLAN = ["plan", "--clients", "100", "--dimension", "16", "--l2-clip", "1"]
 PLAN += ["--epsilon", "1", "--delta", "1e-5", "--min-survivors", "70"]
 
 
-def test_a_plan_says_who_must_be_there():
+def test_a_plan_states_how_many_devices_must_be_present():
     given = ["--presence", "600", "--absence", "600", "--round-seconds", "300"]
     done = CliRunner().invoke(command_line(), [*PLAN, *given])
     assert done.exit_code == 0
@@ -66,7 +66,7 @@ def test_a_plan_says_who_must_be_there():
     "given",
     [["--presence", "600"], ["--absence", "1"], ["--presence", "0", "--absence", "1"]],
 )
-def test_half_a_statement_is_refused(given):
+def test_an_incomplete_presence_option_is_rejected(given):
     done = CliRunner().invoke(command_line(), [*PLAN, *given])
     assert done.exit_code != 0
     assert "--presence" in done.output + str(done.exception)

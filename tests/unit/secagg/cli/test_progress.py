@@ -30,27 +30,27 @@ def bar(stream, *, as_json=False, clock=lambda: 0.0):
     return ProgressBar("work", as_json=as_json, stream=stream, clock=clock)
 
 
-def test_a_bar_is_as_long_as_what_is_done():
+def test_the_length_of_a_bar_shows_the_completed_part():
     stream = Terminal()
     bar(stream).show("uploading", 1, 4)
     assert stream.getvalue() == f"\r\x1b[Kwork {'█' * 6}{'░' * 18} 1 of 4, uploading"
 
 
-def test_without_a_number_the_state_stands_alone_and_is_cut_to_the_terminal():
+def test_without_a_number_only_the_state_is_shown_and_truncated():
     stream = Terminal()
     bar(stream).show("x" * 100)
     assert stream.getvalue() == "\r\x1b[K" + f"work: {'x' * 100}"[:59]
 
 
 @pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])
-def test_neither_a_pipe_nor_a_program_gets_any(stream):
+def test_pipes_and_json_output_get_no_progress(stream):
     shown = bar(stream, as_json=stream.isatty())
     shown.show("uploading", 1, 4)
     shown.clear()
     assert not stream.getvalue()
 
 
-def test_a_line_is_written_at_most_ten_times_a_second():
+def test_the_progress_is_written_at_most_ten_times_a_second():
     stream, now = Terminal(), [0.0]
     shown = bar(stream, clock=lambda: now[0])
     for moment in range(101):
@@ -59,7 +59,7 @@ def test_a_line_is_written_at_most_ten_times_a_second():
     assert 10 <= stream.getvalue().count("work") <= 11
 
 
-def test_a_line_of_output_stands_above_it(monkeypatch):
+def test_a_line_of_output_is_printed_above_the_progress(monkeypatch):
     both = Terminal()
     monkeypatch.setattr("sys.stderr", both)
     monkeypatch.setattr("sys.stdout", both)
@@ -73,7 +73,7 @@ def test_a_line_of_output_stands_above_it(monkeypatch):
     )
 
 
-def test_a_terminal_that_takes_nothing_stops_no_work_and_is_left_alone():
+def test_a_terminal_that_fails_does_not_stop_the_work():
     stream, now = Full(), [0.0]
     shown = bar(stream, clock=lambda: now[0])
     shown.show("first")
@@ -95,7 +95,9 @@ def test_a_terminal_that_takes_nothing_stops_no_work_and_is_left_alone():
         ),
     ],
 )
-def test_long_commands_show_it_at_a_terminal_alone(words, shown, monkeypatch, capsys):
+def test_long_commands_show_progress_only_on_a_terminal(
+    words, shown, monkeypatch, capsys
+):
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     assert main(words) == 0

@@ -50,7 +50,7 @@ STORY = (
 )
 
 
-def told(*, terminal: bool, story=STORY) -> str:
+def rendered_session(*, terminal: bool, story=STORY) -> str:
     stream = io.StringIO()
     output = Output(as_json=False)
     output.console = Console(
@@ -63,7 +63,7 @@ def told(*, terminal: bool, story=STORY) -> str:
 
 
 def test_a_pipe_gets_one_plain_line_per_round_and_per_loss():
-    assert told(terminal=False).splitlines() == [
+    assert rendered_session(terminal=False).splitlines() == [
         "session 7: joining, 1 joined, 3 needed, 0 lost",
         "session 7: joining, 4 joined, 3 needed, 0 lost",
         "session 7: sharing keys, 4 joined, 0 lost",
@@ -82,7 +82,7 @@ def test_budget_and_excluded_clients_are_named_once():
         sessions_left=3,
         reason="sum released",
     )
-    assert told(terminal=False, story=(counted, done)).splitlines() == [
+    assert rendered_session(terminal=False, story=(counted, done)).splitlines() == [
         "session 7: client-5 is excluded, after a dispute in an earlier session",
         (
             "session 7: joining, 1 joined, 3 needed, 4 session(s) left in the budget, "
@@ -93,7 +93,7 @@ def test_budget_and_excluded_clients_are_named_once():
 
 
 def test_a_terminal_gets_a_live_line_and_the_losses():
-    text = told(terminal=True)
+    text = rendered_session(terminal=True)
     assert "\x1b[" in text
     assert "client-3 is lost" in text
     assert "sum of 3 inputs released" in text

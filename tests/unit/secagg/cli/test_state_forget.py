@@ -45,7 +45,7 @@ def forget(*words):
     return main(["state", "forget", "state", "--config", "settings.toml", *words])
 
 
-def test_a_walk_is_begun_again_after_its_mark_is_forgotten(place, capsys, json_answer):
+def test_a_client_restarts_after_its_mark_was_forgotten(place, capsys, json_answer):
     for _ in range(2):
         emptied(place)
         with pytest.raises(ServiceError) as refused:
@@ -67,7 +67,7 @@ def test_a_walk_is_begun_again_after_its_mark_is_forgotten(place, capsys, json_a
     json_answer("state forget", json.loads(capsys.readouterr().out.splitlines()[-1]))
 
 
-def test_a_state_that_is_there_is_never_forgotten(place, capsys):
+def test_an_existing_state_is_never_forgotten(place, capsys):
     before = sorted(path.name for path in (place / "state").iterdir())
     assert forget() == 72
     assert "not empty" in capsys.readouterr().err
@@ -75,7 +75,7 @@ def test_a_state_that_is_there_is_never_forgotten(place, capsys):
     assert (place / "the.mark").exists()
 
 
-def test_the_directory_may_be_the_one_that_set_names(place, capsys):
+def test_the_directory_can_be_given_by_set(place, capsys):
     """Clients of one settings file tell their states apart by `--set`."""
     text = (place / "settings.toml").read_text()
     (place / "settings.toml").write_text(text.replace('"state"', '"of-another"'))
@@ -88,7 +88,7 @@ def test_the_directory_may_be_the_one_that_set_names(place, capsys):
 
 
 @pytest.mark.parametrize("error", [PermissionError, NotADirectoryError])
-def test_what_may_not_be_looked_into_is_not_gone(place, monkeypatch, error):
+def test_an_unreadable_directory_does_not_count_as_deleted(place, monkeypatch, error):
     def refused(_):
         raise error(13, "Permission denied")
 
@@ -97,14 +97,14 @@ def test_what_may_not_be_looked_into_is_not_gone(place, monkeypatch, error):
     assert (place / "the.mark").exists()
 
 
-def test_a_link_to_a_disk_that_is_away_is_not_gone(place):
+def test_an_unmounted_directory_does_not_count_as_deleted(place):
     (place / "state").rename(place / "unmounted")
     (place / "state").symlink_to(place / "mounted")
     assert forget() == 72
     assert (place / "the.mark").exists()
 
 
-def test_a_state_that_is_begun_meanwhile_is_not_forgotten(place, monkeypatch):
+def test_a_state_created_meanwhile_is_not_forgotten(place, monkeypatch):
     """The directory is looked at again when no other process can open its state."""
     emptied(place)
     original = RollbackMark.hold
@@ -118,7 +118,7 @@ def test_a_state_that_is_begun_meanwhile_is_not_forgotten(place, monkeypatch):
     assert (place / "the.mark").exists()
 
 
-def test_claims_on_a_total_are_forgotten_in_words_only(place):
+def test_claims_on_a_total_are_forgotten_only_with_the_full_sentence(place):
     text = (place / "settings.toml").read_text()
     emptied(place)
     if "[policy]" in text:

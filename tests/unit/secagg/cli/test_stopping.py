@@ -26,7 +26,7 @@ class Dying:
 
 
 @pytest.mark.usefixtures("in_the_background")
-def test_a_signal_that_meets_a_finaliser_is_heard():
+def test_a_signal_during_a_finaliser_is_handled():
     async def work():
         dying = Dying()
         del dying
@@ -39,7 +39,7 @@ def test_a_signal_that_meets_a_finaliser_is_heard():
 
 
 @pytest.mark.usefixtures("in_the_background")
-def test_a_signal_cancels_the_main_task_alone():
+def test_a_signal_cancels_only_the_main_task():
     """As Ctrl-C does: it ends the others, in the order that it needs."""
 
     async def work():
@@ -59,7 +59,7 @@ def test_a_signal_cancels_the_main_task_alone():
 
 
 @pytest.mark.usefixtures("in_the_background")
-def test_an_ignored_interrupt_stays_unheard():
+def test_an_ignored_interrupt_stays_ignored():
     with StopSignals():
         signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
@@ -67,7 +67,7 @@ def test_an_ignored_interrupt_stays_unheard():
 
 
 @pytest.mark.usefixtures("in_the_background")
-def test_a_signal_that_meets_a_command_without_a_loop_is_heard():
+def test_a_signal_without_an_event_loop_is_handled():
     with StopSignals(), pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGTERM)
 
@@ -91,7 +91,7 @@ def removal_under_signals(monkeypatch):
 
 @pytest.mark.usefixtures("removal_under_signals")
 @pytest.mark.parametrize("first", STOPS)
-def test_no_later_signal_skips_what_the_first_one_ends(first):
+def test_later_signals_do_not_interrupt_the_shutdown(first):
     before = [signal.getsignal(number) for number in STOPS]
     steps = []
 
@@ -128,7 +128,7 @@ def test_no_later_signal_skips_what_the_first_one_ends(first):
 
 
 @pytest.mark.usefixtures("removal_under_signals", "in_the_background")
-def test_a_directory_is_removed_where_nothing_was_stopped_before():
+def test_a_temporary_directory_is_removed_without_a_signal():
     with StopSignals(), removed_directory("secagg-test-") as (place, _):
         (place / "key").touch()
     assert not place.exists()

@@ -34,7 +34,9 @@ def unread():
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=str)
-def test_a_full_disk_is_named(command, full, monkeypatch, capsys):
+def test_a_full_disk_under_standard_output_is_reported(
+    command, full, monkeypatch, capsys
+):
     monkeypatch.setattr(sys, "stdout", full)
     assert main(command) == 55
     said = capsys.readouterr().err
@@ -44,7 +46,9 @@ def test_a_full_disk_is_named(command, full, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=str)
-def test_a_reader_that_stops_gets_no_complaint(command, unread, monkeypatch, capsys):
+def test_a_closed_pipe_ends_the_command_without_an_error_text(
+    command, unread, monkeypatch, capsys
+):
     monkeypatch.setattr(sys, "stdout", unread)
     assert main(command) == 141
     said = capsys.readouterr().err
@@ -53,7 +57,7 @@ def test_a_reader_that_stops_gets_no_complaint(command, unread, monkeypatch, cap
 
 
 @pytest.mark.parametrize("where", ["full", "unread"])
-def test_who_has_other_work_continues_with_it(where, request, monkeypatch):
+def test_a_service_continues_if_its_output_fails(where, request, monkeypatch):
     monkeypatch.setattr(sys, "stdout", request.getfixturevalue(where))
     output = Output(as_json=False, is_aside=True)
     for _ in range(3):
@@ -62,7 +66,7 @@ def test_who_has_other_work_continues_with_it(where, request, monkeypatch):
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=str)
-def test_a_command_without_streams_works(command, monkeypatch):
+def test_a_command_works_without_standard_streams(command, monkeypatch):
     for name in ("stdout", "stderr"):
         monkeypatch.setattr(sys, name, None)
     assert main(command) == 0
@@ -78,7 +82,7 @@ FAILURES = [(["nonsense"], 2), (["sessions", "verify", "/nowhere"], 72)]
     list(product(FAILURES, ("full", "unread"), ("stdout", "stderr"))),
     ids=str,
 )
-def test_a_failure_keeps_its_exit_code_in_every_process(
+def test_a_failure_keeps_its_exit_code_if_a_stream_fails(
     case, request, monkeypatch, capsys
 ):
     (command, code), where, stream = case
@@ -93,7 +97,7 @@ def test_a_failure_keeps_its_exit_code_in_every_process(
 
 
 @pytest.mark.parametrize("where", ["full", "unread"])
-def test_a_program_gets_its_answer_when_no_other_party_can_be_told(
+def test_json_is_printed_even_if_standard_error_fails(
     where, request, monkeypatch, capsys
 ):
     monkeypatch.setattr(sys, "stderr", request.getfixturevalue(where))

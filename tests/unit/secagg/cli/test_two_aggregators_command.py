@@ -207,7 +207,7 @@ class Running:
     async def __aexit__(self, *reason):
         return await self._stack.__aexit__(*reason)
 
-    async def give(self, names):
+    async def contribute_as(self, names):
         giving = asyncio.gather(
             *(
                 contribute_vector(
@@ -229,18 +229,18 @@ class Running:
         return await giving
 
 
-def test_a_task_is_summed_from_settings_files_and_continues_after_a_restart(
+def test_a_task_from_settings_files_resumes_after_a_restart(
     deployment, capsys, json_answer
 ):
     async def main_task():
         async with Running(deployment) as first:
-            given = await first.give("abc")
+            given = await first.contribute_as("abc")
             (written,) = first.sums
             values = np.load(written.path)
         # As if the process had been killed between the release and the file.
         written.path.unlink()
         async with Running(deployment) as second:
-            later = await second.give("abc")
+            later = await second.contribute_as("abc")
             await second.releasing  # of two sums; the task is over
             again, last = second.sums
             assert again == written
@@ -285,7 +285,7 @@ def test_a_task_is_summed_from_settings_files_and_continues_after_a_restart(
     assert "credentials" in facts["reason"]
 
 
-def test_a_session_without_a_sum_is_told_and_the_next_one_follows(tmp_path):
+def test_a_session_without_a_sum_is_reported_and_the_next_one_follows(tmp_path):
     async def main(clock):
         deployment = TwoAggregators(clock, noise_for(participations=1))
         sums, failures = [], []
@@ -312,7 +312,7 @@ def test_a_session_without_a_sum_is_told_and_the_next_one_follows(tmp_path):
     assert [(each.inputs, each.path.exists()) for each in sums] == [(4, True)]
 
 
-def test_certificates_can_be_taken_back_and_health_needs_none(deployment):
+def test_certificates_can_be_revoked_and_health_needs_none(deployment):
     sections = deployment.aggregator("helper")
     certificate = Path(deployment.caller("helper", "a")["certificate"])
     revoked = deployment.place / "ca.crl"
@@ -362,7 +362,7 @@ def test_certificates_can_be_taken_back_and_health_needs_none(deployment):
     asyncio.run(main())
 
 
-def test_a_client_leaves_a_task_below_its_own_limits(deployment):
+def test_a_client_rejects_a_task_below_its_own_limits(deployment):
     async def main():
         async with Running(deployment) as running:
             sections = deployment.client("a", running.ports)
@@ -375,7 +375,7 @@ def test_a_client_leaves_a_task_below_its_own_limits(deployment):
 
 
 @pytest.mark.parametrize("is_included", [True, False])
-def test_what_no_client_has_signed_is_not_said_of_a_sum(
+def test_a_sum_without_a_signed_inclusion_is_not_reported_as_included(
     capsys, is_included, json_answer
 ):
     given = SharedContribution(
@@ -405,7 +405,7 @@ def test_what_no_client_has_signed_is_not_said_of_a_sum(
 
 
 @pytest.mark.parametrize("part", KINDS)
-def test_the_samples_list_every_setting_and_describe_one_task(part):
+def test_the_samples_list_every_setting_of_one_task(part):
     path = SAMPLES / f"{part}.toml"
     document = tomllib.loads(path.read_text())
     loaded = load_two_aggregator_settings(KINDS[part], path, environment={})
@@ -425,7 +425,7 @@ def document_of(part):
 
 
 @pytest.mark.parametrize("part", ["leader", "helper"])
-def test_settings_are_shown_with_what_the_task_costs(
+def test_settings_are_shown_with_the_cost_of_the_task(
     deployment, capsys, part, json_answer
 ):
     path = deployment.written(part, deployment.aggregator(part))
@@ -460,7 +460,9 @@ def test_settings_are_shown_with_what_the_task_costs(
         ("client", ("leader", "receipt_key", None), "leader.receipt_key"),
     ],
 )
-def test_what_cannot_work_is_refused_by_name(deployment, capsys, part, changed, said):
+def test_invalid_two_aggregator_settings_are_rejected_by_name(
+    deployment, capsys, part, changed, said
+):
     ports = {"leader": "127.0.0.1:1", "helper": "127.0.0.1:2"}
     words = ["two-aggregators", part, "--json", "--config"]
     if part == "client":
@@ -504,7 +506,7 @@ def test_a_certificate_of_another_party_is_refused_at_the_start(
 
 
 @pytest.mark.parametrize("part", ["leader", "helper"])
-def test_an_aggregator_that_cannot_print_continues(deployment, monkeypatch, part):
+def test_an_aggregator_without_standard_output_continues(deployment, monkeypatch, part):
     usual, while_serving = gc.get_threshold(), []
 
     async def stopped_at_once(_, work, **__):
@@ -525,7 +527,7 @@ def test_an_aggregator_that_cannot_print_continues(deployment, monkeypatch, part
 
 
 @pytest.mark.parametrize("part", ["leader", "client"])
-def test_a_server_that_could_keep_no_sum_is_refused_at_the_start(
+def test_an_aggregator_with_an_unwritable_output_is_rejected_at_the_start(
     deployment, capsys, part
 ):
     taken, vector = deployment.place / "taken", deployment.place / "x.npy"
@@ -658,7 +660,7 @@ def assert_readable(party, version):
     assert party.command("state", "check")[1]["ok"]
 
 
-def test_operators_see_and_pause_what_two_aggregators_do(deployment, capsys):
+def test_operators_can_inspect_and_pause_two_aggregators(deployment, capsys):
     """Two tasks in each process; commands, page, metrics, the doctor, the states."""
     (deployment.place / "more").mkdir()
     second = text_of({"task": TASK | {"id": "second", "steps": 1}})
@@ -669,7 +671,7 @@ def test_operators_see_and_pause_what_two_aggregators_do(deployment, capsys):
     for each in sections.values():
         each["server"] |= WATCHED | {"tasks_dir": str(deployment.place / "more")}
 
-    async def give(helper, lead, task):
+    async def contribute_as(helper, lead, task):
         ports = {"leader": lead.address, "helper": helper.address}
         keys = {"leader": parse_key(lead.key), "helper": parse_key(helper.key)}
         giving = []
@@ -690,11 +692,11 @@ def test_operators_see_and_pause_what_two_aggregators_do(deployment, capsys):
             ) as lead:
                 paused = await lead.request("task.pause", task="second", reason="look")
                 assert (paused["state"], paused["version"]) == ("paused", 1)
-                given = [await give(helper, lead, "between-two")]
+                given = [await contribute_as(helper, lead, "between-two")]
                 assert (await lead.request("task.resume", task="second"))[
                     "version"
                 ] == 2
-                given.append(await give(helper, lead, "second"))
+                given.append(await contribute_as(helper, lead, "second"))
                 for party in (helper, lead):
                     await assert_refused(party)
                     await assert_watched(party)
@@ -717,7 +719,7 @@ def test_operators_see_and_pause_what_two_aggregators_do(deployment, capsys):
     assert checked["faults"][0]["where"].startswith("task 'second': ")
 
 
-def test_drain_finishes_the_session_that_clients_have_given_to(deployment, capsys):
+def test_drain_finishes_the_session_that_has_contributions(deployment, capsys):
     """And opens no other one, though the task wants a second sum."""
 
     async def main_task():
@@ -734,20 +736,20 @@ def test_drain_finishes_the_session_that_clients_have_given_to(deployment, capsy
                 }
                 keys = {"leader": parse_key(lead.key), "helper": helper.receipt_key}
 
-                def give(name):
+                def contribute_as(name):
                     own = deployment.settings(
                         name, deployment.client(name, ports, keys)
                     )
                     return asyncio.ensure_future(contribute_vector(own, VECTORS[0]))
 
-                giving = [give("a"), give("b")]
+                giving = [contribute_as("a"), contribute_as("b")]
                 answered = 0
                 while answered < 2:
                     task = await lead.request("task.show", task="between-two")
                     live = [each["live"] for each in task["running"] if "live" in each]
                     answered = sum(each["answered"] for each in live)
                 await lead.request("drain", finish=True)
-                giving.append(give("c"))
+                giving.append(contribute_as("c"))
                 await lead.running
                 for each in giving:
                     each.cancel()
@@ -820,7 +822,9 @@ def test_a_revoked_client_loses_its_access_within_a_minute(deployment, part):
         ("between-two.lock", "server.rollback_mark of task between-two"),
     ],
 )
-def test_two_tasks_of_one_name_or_one_mark_are_refused(deployment, capsys, name, said):
+def test_two_tasks_with_one_name_or_one_mark_are_rejected(
+    deployment, capsys, name, said
+):
     sections = deployment.aggregator("helper")
     sections["server"]["tasks_dir"] = str(deployment.place / "more")
     (deployment.place / "more").mkdir()
@@ -832,7 +836,7 @@ def test_two_tasks_of_one_name_or_one_mark_are_refused(deployment, capsys, name,
 
 
 @pytest.mark.parametrize("part", ["leader", "helper"])
-def test_a_database_is_refused_with_its_reason(deployment, capsys, part):
+def test_a_postgresql_store_is_rejected_with_its_reason(deployment, capsys, part):
     path = deployment.written(part, deployment.aggregator(part))
     words = ["two-aggregators", part, "--json", "--config", str(path)]
     words += ["--set", "server.store=postgresql://u@host/name"]

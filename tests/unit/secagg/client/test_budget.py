@@ -52,7 +52,7 @@ def test_a_session_without_noise_costs_nothing(offered):
     assert charge(replace(offered, parameters=exact)) is None
 
 
-def test_a_ring_is_seen_ten_times_for_each_session_of_the_budget(offered):
+def test_a_ring_allows_ten_rosters_per_session_of_the_budget(offered):
     assert max_rosters_of(offered) is None  # the complete graph
     ring = replace(offered.parameters, degree=2, tail=HonestCuriousParameters(40))
     assert max_rosters_of(replace(offered, parameters=ring)) == 10 * 3
@@ -60,7 +60,7 @@ def test_a_ring_is_seen_ten_times_for_each_session_of_the_budget(offered):
     assert max_rosters_of(replace(offered, parameters=exact)) is None
 
 
-async def test_a_task_gets_as_many_sessions_as_it_claims_and_its_spare_ones(offered):
+async def test_a_task_may_charge_its_claimed_and_spare_sessions(offered):
     store = inline_store()
     sessions = [replace(offered, session_number=n) for n in (1, 2, 3, 4)]
     assert (charge(offered).allowed, charge(offered).refunds) == (3, 2)
@@ -82,7 +82,7 @@ async def test_a_task_gets_as_many_sessions_as_it_claims_and_its_spare_ones(offe
     await judged(store, sessions[0])
 
 
-async def test_a_task_keeps_its_noise(offered):
+async def test_a_task_cannot_change_its_noise(offered):
     store = inline_store()
     await charged(store, offered)
     other = replace(offered, session_number=2, parameters=noised(epsilon=7.0))
@@ -91,7 +91,7 @@ async def test_a_task_keeps_its_noise(offered):
 
 
 @pytest.mark.parametrize("outcome", ChargeOutcome)
-def test_only_what_the_table_gives_back_is_void(offered, outcome):
+def test_only_refunded_sessions_are_void(offered, outcome):
     is_void = outcome is ChargeOutcome.GIVEN_BACK
     assert settlement_of(offered, outcome) == Settlement(
         task="t",

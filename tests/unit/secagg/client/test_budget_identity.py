@@ -88,7 +88,7 @@ async def charges(place):
     return {row.budget for row in rows}, len(rows)
 
 
-async def test_two_aggregators_of_one_task_name_have_two_budgets_and_two_claims(
+async def test_two_aggregators_with_one_task_name_have_separate_budgets_and_claims(
     tmp_path,
 ):
     """One domain, one task name, one noise: the total counts both."""
@@ -104,7 +104,7 @@ async def test_two_aggregators_of_one_task_name_have_two_budgets_and_two_claims(
     assert count == 2
 
 
-async def test_a_total_for_one_of_them_has_no_room_for_the_other(tmp_path):
+async def test_a_total_used_up_by_one_aggregator_rejects_the_other(tmp_path):
     """One claim for both would let the second one in."""
     small = replace(TOTAL, epsilon=9.0)
     for given, _ in await summed(tmp_path, aggregator="one", total=small):
@@ -114,7 +114,7 @@ async def test_a_total_for_one_of_them_has_no_room_for_the_other(tmp_path):
         assert error.code is ErrorCode.POLICY_VIOLATION
 
 
-def test_a_trust_domain_has_budgets_of_its_own():
+def test_a_trust_domain_has_separate_budgets():
     offered = offer_of(with_noise(COHORT))
     ours, theirs, unproven = (
         charge_of(offered, trust_domain=domain) for domain in ("ours", "theirs", None)
@@ -141,7 +141,7 @@ def test_a_trust_domain_has_budgets_of_its_own():
         is_new_charge([row], theirs)
 
 
-async def test_an_aggregator_that_comes_first_does_not_block_the_real_one(tmp_path):
+async def test_an_aggregator_with_the_same_task_name_does_not_block_another(tmp_path):
     """With other noise under the same name: it would be NoiseChangedError for good."""
     for given, _ in await summed(tmp_path, aggregator="squatter", epsilon=7.0):
         assert given.inputs == 3

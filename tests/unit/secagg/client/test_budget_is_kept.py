@@ -65,7 +65,7 @@ def client(connection, *, privacy_limits=None, cohort=None, state_dir=None):
 
 
 @pytest.mark.parametrize("spare", [0, 1])
-async def test_a_session_beyond_the_budget_and_its_spare_ones_is_refused(
+async def test_a_session_beyond_the_budget_and_its_spare_sessions_is_rejected(
     aggregator, spare
 ):
     covered = 1 + spare
@@ -103,7 +103,7 @@ async def test_a_session_beyond_the_budget_and_its_spare_ones_is_refused(
         ({}, {"min_colluders": 1}, "colluders"),
     ],
 )
-async def test_an_offer_below_a_floor_is_refused_before_anything_is_sent(
+async def test_an_offer_below_the_limits_is_rejected_before_any_message(
     aggregator, privacy_limits, cohort, expected
 ):
     running = await start(aggregator, sessions=1)
@@ -116,7 +116,7 @@ async def test_an_offer_below_a_floor_is_refused_before_anything_is_sent(
     await asyncio.wait({running})
 
 
-async def test_a_client_that_starts_again_does_not_compute_epsilon_again(
+async def test_a_restarted_client_does_not_compute_epsilon_again(
     aggregator, tmp_path, monkeypatch
 ):
     running = await start(aggregator, sessions=1)

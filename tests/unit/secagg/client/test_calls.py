@@ -86,7 +86,7 @@ def fetching(digest, *, workers):
     return manual_clock.run(fetched)
 
 
-def test_pieces_are_put_together_and_compared_with_what_was_announced():
+def test_fetched_pieces_are_joined_and_compared_with_the_announced_hash():
     workers = Workers(general=InlineExecutor())
     assert fetching(hashlib.sha256(WHOLE).digest(), workers=workers) == WHOLE
     with pytest.raises(RemoteProtocolError) as caught:
@@ -94,7 +94,7 @@ def test_pieces_are_put_together_and_compared_with_what_was_announced():
     assert caught.value.code is ErrorCode.PAYLOAD_MISMATCH
 
 
-def test_what_was_fetched_is_hashed_by_a_worker_not_on_the_event_loop():
+def test_a_fetched_payload_is_hashed_by_a_worker_thread():
     executor = HeldExecutor()
     executor.is_holding = True
     with pytest.raises(manual_clock.DeadlockError):
@@ -180,7 +180,7 @@ class Stream(InMemoryConnection):
         )
 
 
-def test_a_round_that_the_profile_leaves_out_needs_no_stream_of_its_own():
+def test_a_round_absent_from_the_profile_needs_no_new_stream():
     """A roster opens ChooseEdges by name; a client that draws none is in ShareKeys."""
     roster = Envelope(Roster, b"")
 
@@ -206,7 +206,7 @@ def test_a_round_that_the_profile_leaves_out_needs_no_stream_of_its_own():
     manual_clock.run(follow)
 
 
-def test_a_quiet_stream_is_kept_while_it_says_that_there_is_nothing():
+def test_a_quiet_stream_is_kept_while_it_sends_waits():
     """As long as messages arrive in time, for any duration; nothing is requested."""
     told = []
 
@@ -242,7 +242,7 @@ def test_a_quiet_stream_is_kept_while_it_says_that_there_is_nothing():
         pytest.param([(5, Wait(3600))], 245, id="never much later"),
     ],
 )
-def test_a_silent_stream_is_closed_and_the_aggregator_asked(said, asked):
+def test_a_silent_stream_is_closed_and_the_aggregator_polled(said, asked):
     async def follow(clock):
         async def answer(_identity, _request):
             return UPDATES[0]
@@ -263,7 +263,7 @@ def test_a_silent_stream_is_closed_and_the_aggregator_asked(said, asked):
     manual_clock.run(follow)
 
 
-def test_after_an_update_a_stream_is_read_soon():
+def test_after_an_update_the_timeout_of_a_stream_is_short_again():
     """Earlier silence does not count for the round that has opened."""
 
     async def follow(clock):
@@ -297,7 +297,7 @@ GONE_UNTOLD = ServiceError("gone", code=ErrorCode.UNREACHABLE, next_step="-")
 
 
 @pytest.mark.parametrize("said", [[(5, GONE)], [], [(0, Wait(20))]])
-def test_another_stream_is_opened_when_the_aggregator_has_nothing_either(said):
+def test_a_new_stream_is_opened_if_the_aggregator_has_no_update(said):
     async def follow(clock):
         async def answer(_identity, _request):
             stream.said = [(1, UPDATES[0])]
@@ -318,7 +318,7 @@ def test_another_stream_is_opened_when_the_aggregator_has_nothing_either(said):
     manual_clock.run(follow)
 
 
-def test_a_client_that_loses_its_stream_asks_a_little_later_each_time():
+def test_a_client_that_loses_its_stream_polls_with_backoff_and_jitter():
     """Not all clients of an aggregator that cut them off at the same moment."""
 
     async def follow(clock):
@@ -344,7 +344,7 @@ def test_a_client_that_loses_its_stream_asks_a_little_later_each_time():
     manual_clock.run(follow)
 
 
-def test_a_client_that_loses_its_stream_waits_as_long_as_it_was_told():
+def test_a_client_that_loses_its_stream_respects_the_retry_delay():
     async def follow(clock):
         async def answer(_identity, _request):
             return UPDATES[0]
@@ -362,7 +362,7 @@ def test_a_client_that_loses_its_stream_waits_as_long_as_it_was_told():
     manual_clock.run(follow)
 
 
-def test_a_stream_is_closed_when_it_has_said_how_the_session_ended():
+def test_a_stream_is_closed_after_the_outcome_of_the_session():
     """The sum may take long to fetch, and the aggregator has places for others."""
 
     async def follow(clock):
@@ -380,7 +380,7 @@ def test_a_stream_is_closed_when_it_has_said_how_the_session_ended():
     manual_clock.run(follow)
 
 
-def test_a_stream_is_not_believed_beyond_the_round():
+def test_a_stream_cannot_extend_the_deadline_of_a_round():
     """The wait is limited by the session: a promised message does not extend it."""
 
     async def follow(clock):
@@ -403,7 +403,7 @@ def test_a_stream_is_not_believed_beyond_the_round():
     manual_clock.run(follow)
 
 
-def test_a_message_larger_than_the_session_can_have_is_not_fetched():
+def test_a_message_larger_than_its_session_allows_is_not_fetched():
     """R10-2: a reference may name 70 MB; here a roster has a few thousand bytes."""
     large = Reference(Roster, bytes(32), SIZES.roster + MAX_INLINE_BYTES, Blob.ROSTER)
 
@@ -448,7 +448,7 @@ def updates_of(parameters):
 @pytest.mark.parametrize("way", ["stream", "answer"])
 @pytest.mark.parametrize("kind", sorted(updates_of(PROFILES[0])))
 @pytest.mark.parametrize("parameters", PROFILES, ids=["1", "ring", "2", "3"])
-def test_an_update_received_whole_is_as_large_as_the_session_allows(
+def test_an_inline_update_larger_than_its_session_allows_is_rejected(
     parameters, kind, way
 ):
     """Else a call's 4 MiB of a quorum are decoded into lists in a session of four.
@@ -524,7 +524,7 @@ class Changing:
         yield UPDATES[0]
 
 
-def test_an_answer_that_came_while_the_other_end_changed_is_asked_for_again():
+def test_an_answer_received_during_a_change_of_peer_is_requested_again():
     async def main(clock):
         way = Changing("a", "b")
         calls = calls_over(way, clock)
@@ -539,7 +539,7 @@ def test_an_answer_that_came_while_the_other_end_changed_is_asked_for_again():
     manual_clock.run(main)
 
 
-def test_a_way_that_has_turned_to_one_it_has_not_met_meets_it_first():
+def test_a_connection_that_switched_to_an_unknown_peer_probes_it_first():
     async def main(clock):
         class Turned(Changing):
             met = 0
@@ -564,7 +564,7 @@ def test_a_way_that_has_turned_to_one_it_has_not_met_meets_it_first():
 
 
 @pytest.mark.parametrize("names", [("b",), ("a", "b")])
-def test_no_stream_of_another_aggregator_is_opened_or_believed(names):
+def test_no_stream_of_another_aggregator_is_opened_or_accepted(names):
     async def main(clock):
         way = Changing(*names)
         calls = calls_over(way, clock, watch=True)
@@ -584,7 +584,7 @@ def test_no_stream_of_another_aggregator_is_opened_or_believed(names):
 
 
 @pytest.mark.parametrize("named", [None, "a", "b"])
-def test_what_is_advised_fits_the_aggregator_that_the_settings_name(named):
+def test_the_advice_names_the_configured_aggregator(named):
     """A client that is to call b has not to wait for a."""
 
     async def main(clock):
@@ -599,7 +599,7 @@ def test_what_is_advised_fits_the_aggregator_that_the_settings_name(named):
     assert ("is left when 'b' answers" in advised) is (named == "b")
 
 
-def test_a_peer_of_another_name_ends_a_client_only_while_no_session_is_under_way():
+def test_an_unexpected_peer_ends_a_client_only_outside_a_session():
     async def main(clock):
         stranger = UnexpectedPeerError(
             "the aggregator there is 'b'", "Check client.server."

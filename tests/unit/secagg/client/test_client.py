@@ -130,7 +130,9 @@ async def test_a_task_with_five_times_the_accepted_epsilon_is_refused(aggregator
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
 
 
-async def test_a_payload_larger_than_the_owner_allows_keeps_the_client_out(aggregator):
+async def test_a_payload_above_the_limit_of_the_owner_is_rejected_before_joining(
+    aggregator,
+):
     class Recorded(InMemoryConnection):
         asked: tuple = ()
 
@@ -151,7 +153,7 @@ async def test_a_payload_larger_than_the_owner_allows_keeps_the_client_out(aggre
     assert connection.asked == ("GetOffer", "FetchChunk")
 
 
-async def test_clients_of_one_process_can_share_their_threads(aggregator):
+async def test_clients_of_one_process_can_share_a_thread_pool(aggregator):
     used = set()
 
     def vector(_):
@@ -199,7 +201,7 @@ async def test_a_waiver_can_still_have_limits_for_tasks_with_noise(aggregator):
 
 
 @pytest.mark.parametrize("given", [None, True, NO_NOISE_ACKNOWLEDGEMENT])
-def test_no_client_is_made_without_limits(given):
+def test_a_client_requires_privacy_limits(given):
     with pytest.raises(LocalProtocolError, match="limits of privacy"):
         Client(InMemoryConnection(None, "alice"), task="t", privacy_limits=given)
 
@@ -218,7 +220,7 @@ def test_no_client_is_made_without_limits(given):
     ],
     ids=["privacy", "cohort"],
 )
-async def test_limits_that_have_risen_end_an_interrupted_session(
+async def test_stricter_limits_end_an_interrupted_session(
     aggregator, tmp_path, risen, complaint
 ):
     stopped = asyncio.Event()
@@ -286,7 +288,7 @@ async def test_a_cancelled_client_resumes_from_its_last_record(aggregator, tmp_p
     assert given.sessions_left == 0
 
 
-async def test_a_function_makes_the_vector_of_the_session_at_hand(aggregator):
+async def test_a_function_receives_its_session_and_returns_the_vector(aggregator):
     seen = []
 
     def make(session):
@@ -309,7 +311,7 @@ async def test_a_function_makes_the_vector_of_the_session_at_hand(aggregator):
         assert given.sessions_left == 0
 
 
-async def test_a_client_learns_by_what_its_vector_was_shortened(aggregator):
+async def test_a_client_reports_the_clipping_factor_of_its_vector(aggregator):
     long = np.full(DIMENSION, 10.0)  # of length 20; the task clips to 1
     async with Serving(aggregator, noised()):
         gifts = await asyncio.gather(
@@ -346,7 +348,7 @@ async def test_exact_sums_are_whole_numbers(aggregator):
         ([1 << 15, 0, 0, 0], "entry 0"),
     ],
 )
-async def test_a_vector_that_does_not_fit_is_refused_before_a_key_is_made(
+async def test_an_invalid_vector_is_rejected_before_a_key_is_made(
     aggregator, vector, complaint
 ):
     connection = Listening(aggregator, "alice")
@@ -359,7 +361,7 @@ async def test_a_vector_that_does_not_fit_is_refused_before_a_key_is_made(
     assert AdvertiseKeys not in connection.asked
 
 
-async def test_a_client_gives_one_vector_at_a_time(aggregator):
+async def test_a_client_contributes_one_vector_at_a_time(aggregator):
     async with client(aggregator) as one:
         first = asyncio.create_task(one.contribute(np.ones(DIMENSION)))
         await asyncio.sleep(0)  # one turn of the loop: it has begun
@@ -369,7 +371,7 @@ async def test_a_client_gives_one_vector_at_a_time(aggregator):
         await asyncio.wait({first})
 
 
-async def test_a_client_is_opened_once_and_used_open(aggregator):
+async def test_a_client_can_be_opened_only_once(aggregator):
     one = client(aggregator)
     with pytest.raises(LocalProtocolError, match="not open"):
         await one.contribute(np.ones(DIMENSION))
@@ -379,13 +381,13 @@ async def test_a_client_is_opened_once_and_used_open(aggregator):
 
 
 @pytest.mark.parametrize("missing", ["identity", "state_dir"])
-def test_a_client_of_a_network_has_a_certificate_and_a_memory(missing, tmp_path):
+def test_a_client_of_a_remote_server_requires_identity_and_state_dir(missing, tmp_path):
     parts = {"identity": object(), "state_dir": tmp_path} | {missing: None}
     with pytest.raises(LocalProtocolError, match="identity and state_dir"):
         Client("localhost:1", task="t", privacy_limits=privacy_limits(), **parts)
 
 
-async def test_a_client_whose_calls_get_nowhere_says_so():
+async def test_a_client_without_a_connection_raises_unreachable():
     nowhere = LossyConnection("alice", lambda: None, lambda *_: None)
     async with Client(
         nowhere, task="t", privacy_limits=privacy_limits(), wait_seconds=0.0
@@ -395,7 +397,7 @@ async def test_a_client_whose_calls_get_nowhere_says_so():
     assert caught.value.code is ErrorCode.UNREACHABLE
 
 
-async def test_a_client_without_a_timeout_says_so_of_its_session(monkeypatch):
+async def test_a_contribution_without_a_timeout_is_limited_by_its_session(monkeypatch):
     async def passed_unheard(*_):
         raise SessionAbortedError("too late", code=ErrorCode.DEADLINE)
 
@@ -448,7 +450,7 @@ async def gather_all(aggregator, *makers, **more):
     )
 
 
-async def test_a_client_gives_a_new_vector_to_every_session_until_the_task_is_over(
+async def test_a_client_contributes_a_new_vector_to_every_session_of_the_task(
     aggregator,
 ):
     seen = []
@@ -478,20 +480,20 @@ async def test_contributions_end_with_the_budget(aggregator, caplog):
     assert [(r.levelname, r.facts["left"]) for r in warned] == [("WARNING", 0)] * 3
 
 
-async def test_one_vector_is_not_given_to_every_session(aggregator):
+async def test_contributions_require_a_function_and_not_a_vector(aggregator):
     async with client(aggregator) as one:
         with pytest.raises(LocalProtocolError, match="every session"):
             await anext(one.contributions(np.ones(DIMENSION)))
 
 
-async def test_other_ends_than_that_of_the_task_are_errors(aggregator):
+async def test_only_the_end_of_the_task_ends_contributions_without_an_error(aggregator):
     async with client(aggregator) as one:
         with pytest.raises(ServiceError, match="no such task") as caught:
             await anext(one.contributions(lambda _: np.ones(DIMENSION)))
     assert caught.value.code is ErrorCode.UNKNOWN_SESSION
 
 
-async def test_a_client_knows_in_which_sum_its_vector_is(aggregator):
+async def test_a_client_reports_its_last_participation(aggregator):
     async with client(aggregator, given=WAIVER) as one:
         assert await one.last_part() is None
         others = [
@@ -503,7 +505,7 @@ async def test_a_client_knows_in_which_sum_its_vector_is(aggregator):
         assert await one.last_part() == Participation(session_number=1, inputs=3)
 
 
-async def test_receipts_stay_no_longer_than_the_owner_keeps_them(aggregator):
+async def test_receipts_are_kept_no_longer_than_the_retention_period(aggregator):
     gone_at_once = Retention(keep_receipts_days=0.0)
     async with (
         client(aggregator, given=WAIVER, retention=gone_at_once) as one,
@@ -527,7 +529,7 @@ async def test_receipts_stay_no_longer_than_the_owner_keeps_them(aggregator):
         (PrivacyLimits(max_epsilon=8.0, max_delta=1e-9), "delta is 1e-05"),
     ],
 )
-async def test_what_a_task_itself_admits_is_refused_before_epsilon_is_computed(
+async def test_a_limit_violated_by_stated_values_is_rejected_before_computing_epsilon(
     aggregator, monkeypatch, given, complaint
 ):
     """Some noise takes minutes to check, and a server chooses which it offers."""

@@ -115,7 +115,7 @@ async def seen(store):
     return await store.read(ReadRevocations(ISSUER.public_bytes, DOMAIN))
 
 
-async def test_an_offer_gives_the_rules_of_its_session(store):
+async def test_an_offer_determines_the_rules_of_its_session(store):
     found = await rules(store, None)
     assert (found.session_end, found.revoked) == (SESSION_END, frozenset())
     assert await seen(store) is None
@@ -125,9 +125,7 @@ async def test_an_offer_gives_the_rules_of_its_session(store):
     assert await seen(store) == trusting(revocations(2, 3, 9))
 
 
-async def test_a_renewed_credential_is_taken_with_the_next_offer(
-    store, tmp_path, caplog
-):
+async def test_a_renewed_credential_is_used_for_the_next_offer(store, tmp_path, caplog):
     issuer = tmp_path / "issuer"
     key = Issuer.create(issuer, trust_domain=DOMAIN, entropy=SystemEntropy())
     now = int(time.time())
@@ -175,7 +173,7 @@ async def test_a_renewed_credential_is_taken_with_the_next_offer(
     [None, revocations(1, 3), revocations(2, 3)],
     ids=["none", "older", "other"],
 )
-async def test_no_server_goes_back_behind_a_list_that_was_read(store, later):
+async def test_a_client_rejects_an_older_revocation_list_than_it_has_read(store, later):
     # R5.0-3
     await rules(store, revocations(2, 3, 9))
     await refusal(ErrorCode.POLICY_VIOLATION, rules(store, later))
@@ -183,7 +181,7 @@ async def test_no_server_goes_back_behind_a_list_that_was_read(store, later):
     await rules(store, revocations(3, 3, 9, 10))
 
 
-async def test_a_number_without_a_list_locks_no_client_out(store):
+async def test_a_list_number_without_a_list_does_not_block_a_client(store):
     # R2.1-0 comes before R5.0-5.
     huge = dataclasses.replace(
         trusting(None), revocation_number=(1 << 32) - 1, revocation_hash=bytes(32)
@@ -197,7 +195,9 @@ async def test_a_number_without_a_list_locks_no_client_out(store):
     await rules(store, revocations(1))
 
 
-async def test_another_key_or_trust_domain_is_refused_before_anything_is_fetched(store):
+async def test_another_enrolment_key_or_trust_domain_is_rejected_before_any_fetch(
+    store,
+):
     for change, code in (
         ({"enrolment_key": CLIENT.public_bytes}, ErrorCode.POLICY_VIOLATION),
         ({"trust_domain": "b.example"}, ErrorCode.UNAUTHENTICATED),
@@ -206,7 +206,7 @@ async def test_another_key_or_trust_domain_is_refused_before_anything_is_fetched
         await refusal(code, admitted(store, offered, None))
 
 
-async def test_a_list_may_be_too_old(store):
+async def test_a_revocation_list_older_than_the_limit_is_rejected(store):
     strict = dataclasses.replace(ENROLMENT, max_revocation_seconds=100.0)
     error = await refusal(
         ErrorCode.POLICY_VIOLATION, rules(store, None, enrolment=strict)
@@ -220,7 +220,7 @@ async def test_a_list_may_be_too_old(store):
     )
 
 
-async def test_an_answered_session_is_resumed_whatever_the_age_of_its_list(store):
+async def test_an_answered_session_is_resumed_with_a_list_of_any_age(store):
     strict = dataclasses.replace(ENROLMENT, max_revocation_seconds=100.0)
     trust, resumed = trusting(revocations(1)), {"stage": GateStage.RESUME}
     session = await admitted(store, trust, None, enrolment=strict, **resumed)
@@ -240,7 +240,7 @@ async def test_an_answered_session_is_resumed_whatever_the_age_of_its_list(store
             await refusal(ErrorCode.POLICY_VIOLATION, resuming)
 
 
-async def test_a_client_is_enrolled_where_it_and_the_offer_are(store):
+async def test_a_membership_exists_only_if_client_and_offer_are_enrolled(store):
     plain = offer_of(
         parameters_for(5, dimension=2, threshold=4), session_end=SESSION_END
     )
@@ -263,9 +263,7 @@ async def test_a_list_is_fetched_once(store):
 
 
 @pytest.mark.parametrize("point", [0, 1])
-async def test_the_rules_are_given_when_the_list_is_remembered_and_not_before(
-    store, point
-):
+async def test_the_rules_take_effect_only_after_the_list_is_stored(store, point):
     switch = CrashSwitch(point)
     with pytest.raises(SimulatedCrashError):
         await rules(CrashingStore(store, switch), revocations(2))

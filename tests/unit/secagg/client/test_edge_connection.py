@@ -76,7 +76,9 @@ async def failure(tmp_path, *answers, **changes):
     return caught.value
 
 
-async def test_calls_share_a_connection_and_sign_for_the_authority(tmp_path):
+async def test_calls_share_a_connection_and_their_signatures_cover_the_authority(
+    tmp_path,
+):
     async with answering(tmp_path, answer(DONE), answer(DONE)) as (connection, heads):
         assert await connection.probe() == "agg"
         for _ in range(2):
@@ -109,7 +111,9 @@ async def test_no_redirect_is_followed(tmp_path):
 
 
 @pytest.mark.parametrize("direct", [True, False])
-async def test_it_says_whether_tls_ends_in_the_aggregator(tmp_path, direct):
+async def test_the_connection_states_whether_tls_ends_at_the_aggregator(
+    tmp_path, direct
+):
     # R10.3-4: carriers ask for it, `rules/test_carriers.py`.
     async with answering(tmp_path, direct=direct) as (connection, _):
         assert connection.is_direct is direct
@@ -134,5 +138,7 @@ async def test_it_says_whether_tls_ends_in_the_aggregator(tmp_path, direct):
         (b"", ErrorCode.UNREACHABLE),
     ],
 )
-async def test_an_answer_of_something_else_speaks_of_the_way_only(tmp_path, said, code):
+async def test_an_answer_of_another_server_is_a_connectivity_error(
+    tmp_path, said, code
+):
     assert (await failure(tmp_path, said)).code is code

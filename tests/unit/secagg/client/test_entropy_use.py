@@ -25,7 +25,7 @@ from secagg.transport.connection import InMemoryConnection
 NONCE, GRAPH_SEED = b"n" * 32, b"g" * 32
 
 
-def test_a_session_draws_a_nonce_a_graph_seed_and_one_seed_per_client(monkeypatch):
+def test_a_session_draws_one_nonce_one_graph_seed_and_one_seed_per_client(monkeypatch):
     def no_other_source(*_):
         raise AssertionError("entropy was drawn around the interface")
 
@@ -92,7 +92,7 @@ def test_a_session_draws_a_nonce_a_graph_seed_and_one_seed_per_client(monkeypatc
         assert set(entropy.sizes) <= {2, 32}  # two bytes: jitter of a wait
 
 
-def test_a_script_that_ends_too_early_says_so():
+def test_an_exhausted_entropy_script_raises_an_error():
     entropy = ScriptedEntropy(b"ab")
     with pytest.raises(LookupError):
         entropy.token(3)

@@ -77,7 +77,7 @@ def refused(parameters, privacy_limits, report=None, **cohort):
     return str(caught.value), storage.asked
 
 
-def test_a_task_that_keeps_every_floor_is_shown_with_its_own_figures(noised):
+def test_an_admitted_task_is_reported_with_its_privacy_figures(noised):
     report = stating(noised, 8.0)
     session, asked = judged(noised.parameters, LIMITS, report)
     assert session.privacy is report
@@ -86,7 +86,7 @@ def test_a_task_that_keeps_every_floor_is_shown_with_its_own_figures(noised):
     assert session.payload == b""
 
 
-def test_a_floor_is_kept_by_what_lies_on_it(noised):
+def test_a_value_equal_to_its_limit_is_accepted(noised):
     privacy_limits = replace(
         LIMITS,
         min_local_noise_stddev=noised.local_noise_stddev,
@@ -105,7 +105,7 @@ def test_the_limits_of_the_cohort_are_checked_before_the_noise(noised, is_noised
 
 
 @pytest.mark.parametrize("require_noise", [True, False])
-def test_the_limits_alone_decide_whether_noise_is_demanded(require_noise):
+def test_the_privacy_limits_alone_determine_whether_noise_is_required(require_noise):
     cohort = ClientPolicy(require_noise=require_noise, min_clients=7)
     assert OwnRules(limits=LIMITS, cohort=cohort).policy == replace(
         cohort, require_noise=True
@@ -119,7 +119,7 @@ def test_the_limits_alone_decide_whether_noise_is_demanded(require_noise):
     assert "without noise" in complaint
 
 
-def test_an_exact_sum_that_is_accepted_has_no_figures():
+def test_an_accepted_exact_sum_has_no_privacy_figures():
     for waiver in (WAIVER, replace(WAIVER, noised=LIMITS)):
         session, asked = judged(EXACT, waiver)
         assert session.privacy is None
@@ -127,7 +127,7 @@ def test_an_exact_sum_that_is_accepted_has_no_figures():
         assert asked == 0
 
 
-def test_who_waives_noise_without_limits_still_learns_what_noise_there_is(noised):
+def test_a_waiver_without_limits_still_reports_the_noise(noised):
     report = stating(noised, 100.0, "recalled")
     session, asked = judged(noised.parameters, WAIVER, report)
     assert session.privacy is report
@@ -149,7 +149,7 @@ def with_and_without_a_waiver(privacy_limits):
         ({"max_local_epsilon": 100.0}, "no local randomiser"),
     ],
 )
-def test_what_the_task_itself_states_is_checked_before_epsilon_is_computed(
+def test_stated_values_are_checked_before_epsilon_is_computed(
     noised, privacy_limits, complaint
 ):
     for demanded in with_and_without_a_waiver(replace(LIMITS, **privacy_limits)):
@@ -169,7 +169,9 @@ def test_what_the_task_itself_states_is_checked_before_epsilon_is_computed(
         (("proven",), set()),
     ],
 )
-def test_published_alone_refuses_theorems_of_this_project(noised, grounds, accepted):
+def test_accepting_only_published_proofs_rejects_own_theorems(
+    noised, grounds, accepted
+):
     for status, proof in itertools.product(
         ("certified", "numerical", "recalled"), ("published", "own")
     ):
@@ -192,7 +194,7 @@ def test_published_alone_refuses_theorems_of_this_project(noised, grounds, accep
         (8.0, "recalled", "epsilon is only recalled (own proof); accepted: certified"),
     ],
 )
-def test_what_the_noise_is_worth_is_checked_as_this_client_has_computed_it(
+def test_the_computed_privacy_figures_are_checked_against_the_limits(
     noised, epsilon, status, complaint
 ):
     for demanded in with_and_without_a_waiver(LIMITS):

@@ -31,86 +31,86 @@ def path(tmp_path):
     return tmp_path / "x.npy"
 
 
-def given(path, *sessions):
+def read_sessions(path, *sessions):
     source = FileInput(path, state_dir=path.parent / "state")
     for session in sessions:
         source.vector(session)
     return source
 
 
-def test_the_next_process_knows_the_file_and_the_session_it_was_given_to(path):
-    given(path, info())
-    again = given(path)
+def test_the_next_process_knows_which_session_used_the_file(path):
+    read_sessions(path, info())
+    again = read_sessions(path)
     assert again.was_assigned("sums", 3)
     assert not again.was_assigned("sums", 4)
     assert not again.was_assigned("others", 3)
 
 
-def test_another_file_in_its_place_is_another_one(path):
-    given(path, info())
+def test_a_replaced_file_counts_as_a_new_one(path):
+    read_sessions(path, info())
     other = path.with_name("other.npy")
     np.save(other, np.arange(4))
     about = path.stat()
     os.utime(other, ns=(about.st_atime_ns, about.st_mtime_ns))
     other.replace(path)
-    assert not given(path).was_assigned("sums", 3)
+    assert not read_sessions(path).was_assigned("sums", 3)
 
 
-def test_a_file_that_was_written_again_is_another_one(path):
-    given(path, info())
+def test_a_rewritten_file_counts_as_a_new_one(path):
+    read_sessions(path, info())
     np.save(path, np.arange(4))
     os.utime(path, ns=(1, 1))
-    assert not given(path).was_assigned("sums", 3)
+    assert not read_sessions(path).was_assigned("sums", 3)
 
 
-def test_a_file_that_is_replaced_after_it_was_read_is_not_the_one_that_was_given(path):
-    source = given(path)
+def test_a_file_replaced_after_it_was_read_counts_as_a_new_one(path):
+    source = read_sessions(path)
     source.ready()
     np.save(path, np.ones(4))
     os.utime(path, ns=(1, 1))
     source.vector(info())  # the one that was read at the start
-    assert not given(path).was_assigned("sums", 3)
+    assert not read_sessions(path).was_assigned("sums", 3)
 
 
-def test_where_every_session_has_a_file_one_that_was_moved_away_was_given(tmp_path):
+def test_with_a_file_per_session_a_deleted_file_still_counts_as_used(tmp_path):
     pattern = tmp_path / "x-{session}.npy"
     np.save(tmp_path / "x-1.npy", np.zeros(4))
-    given(pattern, info(1))
+    read_sessions(pattern, info(1))
     np.save(tmp_path / "x-2.npy", np.zeros(4))
-    assert given(pattern).was_assigned("sums", 1)
-    assert not given(pattern).was_assigned("sums", 2)
+    assert read_sessions(pattern).was_assigned("sums", 1)
+    assert not read_sessions(pattern).was_assigned("sums", 2)
     (tmp_path / "x-1.npy").unlink()
-    assert given(pattern).was_assigned("sums", 1)
+    assert read_sessions(pattern).was_assigned("sums", 1)
 
 
 @pytest.mark.parametrize("damage", [b"", b"[]", b"{", b'{"sums/3": 7}'])
-def test_a_note_that_cannot_be_read_lets_nothing_pass(path, damage):
-    given(path, info())
+def test_an_unreadable_record_counts_no_file_as_used(path, damage):
+    read_sessions(path, info())
     note = path.parent / "state" / "given-files.json"
     assert b"sums/3" in note.read_bytes()
     note.write_bytes(damage)
-    assert not given(path).was_assigned("sums", 3)
-    given(path, info())
-    assert given(path).was_assigned("sums", 3)
+    assert not read_sessions(path).was_assigned("sums", 3)
+    read_sessions(path, info())
+    assert read_sessions(path).was_assigned("sums", 3)
 
 
-def test_only_the_latest_files_are_kept_in_mind(path):
-    source = given(path, *(info(number) for number in range(1, 71)))
+def test_only_the_latest_assignments_are_kept(path):
+    source = read_sessions(path, *(info(number) for number in range(1, 71)))
     known = [number for number in range(1, 71) if source.was_assigned("sums", number)]
     assert known == list(range(7, 71))
 
 
-def test_a_vector_that_the_session_cannot_take_was_not_given(path):
+def test_a_vector_rejected_by_the_session_does_not_count_as_used(path):
     """Zeros take its place; the next process must not call it given."""
     np.save(path, np.arange(5))
     with pytest.raises(InputError, match="5 entries"):
-        given(path, info())
-    assert not given(path).was_assigned("sums", 3)
+        read_sessions(path, info())
+    assert not read_sessions(path).was_assigned("sums", 3)
 
 
-def test_nothing_of_the_vector_is_in_the_note(path):
+def test_the_record_contains_no_value_of_the_vector(path):
     np.save(path, np.full(4, 424_242))
-    given(path, info())
+    read_sessions(path, info())
     note = (path.parent / "state" / "given-files.json").read_text()
     assert "424242" not in note
     about = path.stat()

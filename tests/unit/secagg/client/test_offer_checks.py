@@ -44,7 +44,7 @@ def settings(tmp_path, *overrides) -> ClientSettings:
     return load_client_settings(path, environment={}, overrides=overrides).settings
 
 
-def test_every_floor_of_the_settings_reaches_the_core(tmp_path):
+def test_every_limit_of_the_settings_is_passed_to_the_policy(tmp_path):
     policy = client_policy(
         settings(
             tmp_path,
@@ -73,7 +73,7 @@ def test_every_floor_of_the_settings_reaches_the_core(tmp_path):
     assert defaults.require_noise
 
 
-def test_the_privacy_limits_of_the_settings_reach_the_client(tmp_path):
+def test_the_privacy_limits_of_the_settings_are_passed_to_the_client(tmp_path):
     privacy_limits = PrivacyLimits(
         max_epsilon=1.0,
         max_delta=1e-6,
@@ -88,7 +88,7 @@ def test_the_privacy_limits_of_the_settings_reach_the_client(tmp_path):
 
 
 @pytest.mark.parametrize("sentence", ["", "yes", NO_NOISE_ACKNOWLEDGEMENT[:-1]])
-def test_only_the_whole_sentence_waives_the_noise(sentence):
+def test_only_the_exact_sentence_waives_noise(sentence):
     with pytest.raises(LocalProtocolError, match="one sentence and no other"):
         ExactSumWaiver(sentence)
 
@@ -99,7 +99,7 @@ def test_an_unknown_profile_is_a_bad_setting(tmp_path):
     assert caught.value.code is ErrorCode.BAD_SETTINGS
 
 
-def test_an_input_of_another_length_is_refused_at_the_offer(tmp_path):
+def test_an_input_of_another_length_is_rejected_at_the_offer(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros(3))
     source = FileInput(tmp_path / "x.npy")
     three = replace(DESCRIPTOR, parameters=replace(PARAMETERS, dimension=3))
@@ -109,16 +109,14 @@ def test_an_input_of_another_length_is_refused_at_the_offer(tmp_path):
 
 
 @pytest.mark.parametrize("entry", [0.5, 128, -129])
-def test_an_input_that_an_exact_task_cannot_take_is_refused_at_the_offer(
-    tmp_path, entry
-):
+def test_an_invalid_input_of_an_exact_task_is_rejected_at_the_offer(tmp_path, entry):
     np.save(tmp_path / "x.npy", np.array([0, 0, 0, entry]))
     source = FileInput(tmp_path / "x.npy")
     with pytest.raises(InputError, match="entry 3"):
         source.check(session())
 
 
-def test_every_session_is_given_the_file_of_its_number(tmp_path):
+def test_every_session_reads_the_file_of_its_number(tmp_path):
     for number in (1, 2):
         np.save(tmp_path / f"x-{number}.npy", np.full(4, number))
     source = FileInput(
@@ -134,7 +132,7 @@ def test_every_session_is_given_the_file_of_its_number(tmp_path):
         source.check(session(replace(DESCRIPTOR, session_number=3)))
 
 
-def test_a_file_that_changes_between_offer_and_upload_is_not_read_again(tmp_path):
+def test_a_file_is_not_read_again_between_offer_and_upload(tmp_path):
     path = tmp_path / "x.npy"
     np.save(path, np.zeros(4))
     source = FileInput(path)

@@ -101,7 +101,7 @@ async def restarted(  # noqa: PLR0913 - what two processes differ in
     "second", [NAN, np.ones(DIMENSION + 1), "text", None, [1 << 60] * DIMENSION, fails]
 )
 @pytest.mark.parametrize("first", [GOOD, good], ids=["numbers", "function"])
-async def test_a_vector_gone_bad_since_the_client_joined_becomes_zeros(
+async def test_a_vector_that_becomes_invalid_after_joining_is_replaced_by_zeros(
     aggregator, tmp_path, first, second
 ):
     """Nothing is bound yet: numbers that were refused before an advert are not now."""
@@ -112,7 +112,7 @@ async def test_a_vector_gone_bad_since_the_client_joined_becomes_zeros(
 
 
 @pytest.mark.parametrize("second", [GOOD, good, NAN, fails])
-async def test_zeros_that_were_bound_stay_zeros(aggregator, tmp_path, second):
+async def test_bound_zeros_stay_zeros_after_a_restart(aggregator, tmp_path, second):
     """R5.3-2: another input under the same masks would show the difference."""
     alice, others = await restarted(
         aggregator, tmp_path, fails, second, before="upload"
@@ -123,7 +123,7 @@ async def test_zeros_that_were_bound_stay_zeros(aggregator, tmp_path, second):
     assert all(other.replaced is None for other in others)
 
 
-async def test_a_vector_that_was_bound_stays_that_vector(aggregator, tmp_path):
+async def test_a_bound_vector_stays_the_same_after_a_restart(aggregator, tmp_path):
     alice, _ = await restarted(aggregator, tmp_path, good, GOOD, before="upload")
     assert alice.inputs == 3
     assert alice.replaced is None
@@ -131,7 +131,7 @@ async def test_a_vector_that_was_bound_stays_that_vector(aggregator, tmp_path):
 
 
 @pytest.mark.parametrize("second", [NAN, fails, np.zeros(DIMENSION) + 0.25])
-async def test_zeros_never_follow_a_vector_that_was_bound(
+async def test_a_bound_vector_is_never_replaced_by_zeros(
     aggregator, tmp_path, second, caplog
 ):
     alice, _ = await restarted(aggregator, tmp_path, GOOD, second, before="upload")
@@ -141,7 +141,9 @@ async def test_zeros_never_follow_a_vector_that_was_bound(
     assert "zeros_given" not in {getattr(each, "event", "") for each in caplog.records}
 
 
-async def test_who_is_in_a_session_is_not_asked_whether_to_come(aggregator, tmp_path):
+async def test_a_resumed_session_does_not_ask_for_acceptance_again(
+    aggregator, tmp_path
+):
     """`accept` may not keep a client away that has joined."""
     asked = []
 
@@ -187,7 +189,7 @@ async def test_who_is_in_a_session_is_not_asked_whether_to_come(aggregator, tmp_
     await asyncio.gather(*others, serving)
 
 
-async def test_without_noise_a_bad_vector_is_an_error_and_a_good_one_may_follow(
+async def test_without_noise_an_invalid_vector_is_an_error_and_can_be_corrected(
     aggregator, tmp_path
 ):
     alice, _ = await restarted(

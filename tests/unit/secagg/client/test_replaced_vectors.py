@@ -72,7 +72,7 @@ FINE = {
 }
 
 
-class TakingTime(Executor):
+class SlowExecutor(Executor):
     """Runs a call at once, and returns its result some seconds later."""
 
     def __init__(self, cohort, seconds):
@@ -109,7 +109,7 @@ def usual():
 
 @pytest.mark.parametrize("answer_at", [None, 0.5])
 @pytest.mark.parametrize("name", [*BEHAVIOURS, *FINE])
-def test_nothing_that_others_see_depends_on_what_a_function_does(
+def test_no_visible_behaviour_depends_on_the_function_of_the_application(
     cohort, noisy_task, usual, answer_at, name
 ):
     if answer_at not in usual:
@@ -131,7 +131,9 @@ def test_nothing_that_others_see_depends_on_what_a_function_does(
 
 
 @pytest.mark.parametrize("name", BEHAVIOURS)
-def test_why_is_told_without_values_and_to_the_owner_alone(cohort, noisy_task, name):
+def test_the_reason_for_zeros_is_reported_only_to_the_owner_and_without_values(
+    cohort, noisy_task, name
+):
     run = cohort(noisy_task).run({VICTIM: BEHAVIOURS[name]})
     (given,) = run.gifts[VICTIM]
     assert given.replaced
@@ -141,7 +143,7 @@ def test_why_is_told_without_values_and_to_the_owner_alone(cohort, noisy_task, n
         assert given.replaced == "there is no vector today"
 
 
-def test_zeros_carry_the_whole_noise_and_nothing_else(cohort, noisy_task, monkeypatch):
+def test_zeros_are_sent_with_the_whole_noise(cohort, noisy_task, monkeypatch):
     """As much noise as with vectors, for a sum of zeros alone."""
     run = cohort(noisy_task).run(dict.fromkeys(range(4), lambda _: None))
     sums = [one.values for given in run.gifts.values() for one in given]
@@ -162,9 +164,7 @@ def test_zeros_carry_the_whole_noise_and_nothing_else(cohort, noisy_task, monkey
     [np.full(DIM, np.nan).tolist(), [1.0] * (DIM - 1), "text", None, LARGE],
     ids=["NaN", "length", "text", "none", "large"],
 )
-def test_numbers_that_were_given_are_refused_before_a_client_comes(
-    cohort, noisy_task, bad
-):
+def test_invalid_numbers_are_rejected_before_the_client_joins(cohort, noisy_task, bad):
     run = cohort(noisy_task).run({VICTIM: bad}, alone=VICTIM)
     assert [type(each) for each in run.gifts[VICTIM]] == [InputError]
     said = {kind for kind, _, _ in run.sent.get(VICTIM, [])}
@@ -176,10 +176,12 @@ def test_numbers_that_were_given_are_refused_before_a_client_comes(
 
 
 @pytest.mark.parametrize("seconds", [0.0, 40.0, 400.0, 4000.0])
-def test_with_a_fixed_time_vector_and_zeros_leave_at_once(cohort, noisy_task, seconds):
+def test_with_a_fixed_time_vectors_and_zeros_are_sent_at_once(
+    cohort, noisy_task, seconds
+):
     """All four begin at the instant, whether and when a vector was ready."""
     run = cohort(noisy_task, answer_at=0.5)
-    slow = TakingTime(run, seconds)
+    slow = SlowExecutor(run, seconds)
     run.run({VICTIM: lambda _: np.ones(DIM), 1: BEHAVIOURS["NaN"]}, {VICTIM: slow})
     assert len(run.uploads) == 4
     assert len(set(run.uploads.values())) == 1
@@ -203,9 +205,9 @@ def test_nothing_is_encoded_before_the_fixed_time(cohort, noisy_task, monkeypatc
     assert set(encoded) == {at for at, _ in run.uploads.values()}
 
 
-def test_without_a_fixed_time_zeros_leave_before_the_round_is_over(cohort, noisy_task):
+def test_without_a_fixed_time_zeros_are_sent_before_the_round_ends(cohort, noisy_task):
     run = cohort(noisy_task)
-    slow = TakingTime(run, 4000.0)
+    slow = SlowExecutor(run, 4000.0)
     run.run({VICTIM: lambda _: np.ones(DIM)}, {VICTIM: slow})
     first = min(at for at, _ in run.uploads.values())
     assert run.uploads[VICTIM][0] == pytest.approx(first + run.due)
@@ -225,7 +227,7 @@ class Held(Executor):
         return self.waiting[-1]
 
 
-def test_a_call_that_no_thread_has_begun_never_begins(cohort, noisy_task):
+def test_a_call_that_no_thread_has_started_is_cancelled(cohort, noisy_task):
     held, made = Held(), []
     run = cohort(noisy_task, sessions=2)
     run.run({VICTIM: lambda _: made.append(1)}, {VICTIM: held})
@@ -257,7 +259,7 @@ class Stuck(Executor):
 
 
 @pytest.mark.parametrize("answer_at", [None, 0.5])
-def test_a_function_that_never_returns_costs_its_thread_and_no_session(
+def test_a_function_that_never_returns_costs_its_thread_but_no_session(
     cohort, noisy_task, answer_at
 ):
     """One thread is all that there is, and it is lost."""
@@ -272,7 +274,7 @@ def test_a_function_that_never_returns_costs_its_thread_and_no_session(
     assert stuck.calls == 1
 
 
-def test_a_function_that_came_back_late_is_asked_again():
+def test_a_function_that_returned_late_is_called_again():
     stuck = Stuck()
 
     async def main(clock):
@@ -290,7 +292,7 @@ def test_a_function_that_came_back_late_is_asked_again():
         assert runner.run(main(manual_clock.ManualClock())) == 1
 
 
-def test_threads_that_cannot_be_had_are_no_reason_to_stay_away():
+def test_unavailable_threads_lead_to_zeros():
     class Closed(Executor):
         def submit(self, *_):
             raise RuntimeError("cannot schedule new futures after shutdown")
@@ -303,7 +305,7 @@ def test_threads_that_cannot_be_had_are_no_reason_to_stay_away():
 
 
 @pytest.mark.parametrize("threads", [lambda: None, lambda: DaemonThreads(1)])
-def test_a_function_that_got_no_thread_never_begins(monkeypatch, threads):
+def test_a_function_without_a_thread_is_never_called(monkeypatch, threads):
     """Not even on the thread of a later session, beside the function of that."""
     begun = []
 
@@ -324,7 +326,7 @@ def test_a_function_that_got_no_thread_never_begins(monkeypatch, threads):
     assert begun == []
 
 
-def test_threads_of_the_application_are_as_many_as_wanted_and_keep_no_process_alive():
+def test_application_threads_are_limited_and_are_daemons():
     threads, go_on, seen = DaemonThreads(2), threading.Event(), []
 
     def call(number):
@@ -378,7 +380,7 @@ class UntoldError(SecAggError):
     ],
     ids=["initializer", "processes", "full", "untold"],
 )
-def test_whatever_goes_wrong_on_threads_of_the_caller_becomes_zeros(threads, make):
+def test_any_failure_on_the_threads_of_the_caller_leads_to_zeros(threads, make):
     async def main():
         with threads() as given:
             one = Application(given)
@@ -389,7 +391,7 @@ def test_whatever_goes_wrong_on_threads_of_the_caller_becomes_zeros(threads, mak
     assert "4711" not in found.reason
 
 
-def test_nothing_keeps_a_function_that_has_ended():
+def test_a_finished_function_is_not_kept_alive():
     """It holds the payload of its session."""
 
     class Makes:
@@ -407,7 +409,7 @@ def test_nothing_keeps_a_function_that_has_ended():
     del one
 
 
-def test_nothing_keeps_a_function_that_was_late_and_has_ended():
+def test_a_late_function_that_finished_is_not_kept_alive():
     """Which may be until the next session, hours later."""
     threads, go_on = DaemonThreads(1), threading.Event()
 
@@ -431,7 +433,7 @@ def test_nothing_keeps_a_function_that_was_late_and_has_ended():
     del one
 
 
-def test_no_second_function_begins_beside_one_whose_caller_has_gone():
+def test_no_second_function_starts_beside_an_abandoned_one():
     """A cancelled contribution leaves its function at work."""
     begun, go_on = threading.Event(), threading.Event()
 

@@ -64,7 +64,7 @@ def service(code):
     ],
     ids=lambda value: getattr(getattr(value, "code", None), "name", str(value)),
 )
-def test_what_no_client_could_help_costs_no_attempt(error, reach):
+def test_faults_of_the_server_or_other_clients_cost_no_attempt(error, reach):
     assert after_error(error, reach) is NextAction.NEXT_SESSION
 
 
@@ -73,7 +73,7 @@ def test_what_no_client_could_help_costs_no_attempt(error, reach):
     [service(_C.UNKNOWN_SESSION), aborted(_C.DEADLINE)],
     ids=["forgotten", "silence"],
 )
-def test_an_input_whose_fate_is_not_known_makes_the_next_session_an_attempt(error):
+def test_an_input_with_an_unknown_fate_costs_an_attempt(error):
     assert after_error(error, ErrorStage.JOINED) is NextAction.NEXT_SESSION
     assert after_error(error, ErrorStage.INPUT_LEFT) is NextAction.NEXT_ATTEMPT
 
@@ -106,12 +106,12 @@ def test_an_input_whose_fate_is_not_known_makes_the_next_session_an_attempt(erro
     ],
     ids=lambda value: getattr(getattr(value, "code", None), "name", str(value)),
 )
-def test_every_other_fault_is_somebodys(error, expected, reach):
+def test_each_other_error_leads_to_its_next_action(error, expected, reach):
     assert after_error(error, reach) is expected
 
 
 @each_of([aborted, remote, service], ErrorCode)
-def test_before_there_is_a_session_every_error_is_for_the_owner(make, code):
+def test_before_a_session_every_error_is_final_for_the_owner(make, code):
     # But for a clock, which is set by itself.
     expected = NextAction.NEXT_ATTEMPT if code is _C.BAD_CLOCK else NextAction.FINAL
     assert after_error(make(code), ErrorStage.NO_SESSION) is expected
@@ -121,7 +121,7 @@ def attempts(left):
     return AttemptCounter(left, Backoff(SeededEntropy(SecretBytes(bytes(32)), b"test")))
 
 
-def test_free_sessions_cost_time_instead_of_attempts():
+def test_aborted_sessions_without_an_attempt_cause_growing_pauses():
     one = attempts(1)
     pauses = [
         one.pause_after(aborted(_C.CANCELLED), ErrorStage.JOINED) for _ in range(9)
@@ -131,7 +131,7 @@ def test_free_sessions_cost_time_instead_of_attempts():
     assert one.pause_after(aborted(_C.BAD_CONFIG), ErrorStage.JOINED) is None
 
 
-def test_attempts_come_to_an_end_and_final_errors_end_them_at_once():
+def test_attempts_are_limited_and_final_errors_end_them_at_once():
     three = attempts(3)
     shares = remote(_C.SHARE_CONFUSION)
     pauses = [three.pause_after(shares, ErrorStage.JOINED) for _ in range(3)]

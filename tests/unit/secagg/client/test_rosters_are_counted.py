@@ -109,7 +109,9 @@ class Party:
 
 
 @pytest.mark.parametrize("parameters", [RING, DRAWN], ids=["ring", "drawn"])
-async def test_aborted_sessions_count_once_their_roster_was_accepted(store, parameters):
+async def test_aborted_sessions_count_after_their_roster_was_accepted(
+    store, parameters
+):
     # R11.3-1: where clients draw, before they say whom
     party = Party(store, parameters=parameters)
     for number in (1, 2):
@@ -124,7 +126,7 @@ async def test_aborted_sessions_count_once_their_roster_was_accepted(store, para
     assert refused.value.next_step
 
 
-async def test_the_count_is_on_the_disk_before_shares_leave(store):
+async def test_the_roster_is_counted_durably_before_shares_are_sent(store):
     party = await Party(store).begin(1)
     assert await party.count() == 0
     await party.see_the_roster()
@@ -145,7 +147,7 @@ async def test_the_count_is_on_the_disk_before_shares_leave(store):
     assert await party.count() == 1  # the same ring
 
 
-async def test_a_roster_that_is_refused_is_not_counted(store):
+async def test_a_rejected_roster_is_not_counted(store):
     party = await Party(store).begin(1)
     (advert,) = party.session.pending_outputs()
     party.driver.send(0, (advert,))
@@ -158,7 +160,7 @@ async def test_a_roster_that_is_refused_is_not_counted(store):
     assert await party.count() == 0
 
 
-async def test_rings_are_counted_for_each_aggregator_as_its_budget_is(store):
+async def test_rosters_are_counted_per_aggregator(store):
     """Another aggregator under the same task name cannot use up this one's rings."""
     one, other = Party(store), Party(store, aggregator="other")
     for number in (1, 2, 3):
@@ -171,12 +173,12 @@ async def test_rings_are_counted_for_each_aggregator_as_its_budget_is(store):
         await one.begin(4)
 
 
-async def test_the_complete_graph_has_no_ring_to_count(store):
+async def test_rosters_of_the_complete_graph_are_not_counted(store):
     party = Party(store, parameters=COMPLETE)
     for number in range(1, LIMIT + 3):
         await (await (await party.begin(number)).see_the_roster()).leave()
     assert await party.count() == 0
 
 
-def test_a_task_without_noise_has_no_delta_to_protect():
+def test_rosters_of_a_task_without_noise_are_not_limited():
     assert max_rosters_of(InProcessSession(RING, []).descriptor) is None

@@ -106,7 +106,7 @@ def assert_left(deployment, endings, code, *, kind=RemoteProtocolError):
 # --- lies -----------------------------------------------------------------------------
 
 
-def test_a_session_number_seen_before_is_refused():
+def test_a_replayed_session_number_is_rejected():
     first = []
 
     def replay(answer):
@@ -147,7 +147,7 @@ def test_an_offer_of_another_task_is_refused():
     manual_clock.run(main)
 
 
-def test_an_offer_against_the_policy_is_refused_and_leaves_no_trace():
+def test_an_offer_against_the_policy_is_rejected_and_not_stored():
     policy = dataclasses.replace(LENIENT_POLICY, min_clients=1000)
 
     async def main(clock):
@@ -177,7 +177,7 @@ def test_an_offer_against_the_policy_is_refused_and_leaves_no_trace():
     manual_clock.run(main)
 
 
-def test_another_payload_than_the_session_is_bound_to_stops_the_client_at_the_door():
+def test_a_wrong_payload_is_rejected_before_joining():
     deployment, endings = run(
         {FetchChunk: lambda _: BlobChunk(b"another model", 13)},
         payload=b"the real model",
@@ -189,7 +189,7 @@ def test_another_payload_than_the_session_is_bound_to_stops_the_client_at_the_do
     )
 
 
-def test_a_payload_beyond_the_limit_is_not_collected():
+def test_a_payload_beyond_the_limit_is_not_fetched():
     fetched = []
 
     def endless(chunk):
@@ -201,7 +201,7 @@ def test_a_payload_beyond_the_limit_is_not_collected():
     assert len(fetched) == 1
 
 
-def test_a_sum_that_is_not_the_announced_one_is_not_returned():
+def test_a_sum_that_differs_from_the_announced_hash_is_rejected():
     def change(chunk):
         return BlobChunk(bytes(len(chunk.data)), chunk.total_size)
 
@@ -217,7 +217,7 @@ def test_an_announced_sum_of_the_wrong_size_is_refused():
     assert_left(deployment, endings, ErrorCode.BAD_VECTOR)
 
 
-def test_a_server_that_repeats_the_past_is_left():
+def test_a_repeated_old_update_ends_the_session():
     rosters = []
 
     def change(update):
@@ -258,18 +258,18 @@ def test_a_violation_in_any_round_ends_the_session_and_erases_its_keys(
     assert RevealShares not in revealed
 
 
-def test_a_server_that_takes_chunks_and_never_moves_on_is_left():
+def test_a_server_that_never_advances_the_upload_is_left():
     deployment, endings = run({UploadChunk: lambda _: UploadStatus(0)})
     assert_left(deployment, endings, ErrorCode.UPLOAD_CORRUPT)
 
 
 @pytest.mark.parametrize("offset", [-1, 10**9])
-def test_a_server_that_asks_for_impossible_bytes_is_left(offset):
+def test_a_server_that_requests_an_impossible_offset_is_left(offset):
     deployment, endings = run({UploadChunk: lambda _: UploadStatus(offset)})
     assert_left(deployment, endings, ErrorCode.UPLOAD_CORRUPT)
 
 
-def test_absurd_waits_are_cut():
+def test_excessive_waits_are_capped():
     waits = []
 
     def patience(answer):
@@ -283,7 +283,7 @@ def test_absurd_waits_are_cut():
     assert isinstance(endings[VICTIM], SessionOutcome)
 
 
-def test_a_policy_that_became_stricter_ends_an_interrupted_session():
+def test_a_stricter_policy_ends_an_interrupted_session():
     undisturbed = CrashSwitch()
     run(client_crash={VICTIM: undisturbed})
     crash_before_upload = CrashSwitch(undisturbed.points.index("before UploadChunk"))
@@ -311,7 +311,7 @@ def test_a_policy_that_became_stricter_ends_an_interrupted_session():
 # --- no answer ----------------------------------------------------------------------
 
 
-def test_an_aggregator_that_forgot_the_session_ends_it():
+def test_an_aggregator_without_the_session_ends_it():
     def forget(_update):
         raise ServiceError("no such session", code=ErrorCode.UNKNOWN_SESSION)
 
@@ -319,7 +319,7 @@ def test_an_aggregator_that_forgot_the_session_ends_it():
     assert_left(deployment, endings, ErrorCode.UNKNOWN_SESSION, kind=ServiceError)
 
 
-def test_an_aggregator_that_vanishes_costs_a_deadline():
+def test_an_aggregator_that_disappears_causes_a_deadline_error():
     def vanish(_update):
         raise ServiceError("gone", code=ErrorCode.UNREACHABLE)
 
@@ -335,7 +335,7 @@ def test_an_aggregator_that_vanishes_costs_a_deadline():
     assert row.number == 1
 
 
-def test_a_client_that_cannot_reach_the_aggregator_says_so_every_few_seconds():
+def test_a_client_reports_an_unreachable_aggregator_every_few_seconds():
     told = []
 
     async def main(clock):
@@ -376,7 +376,7 @@ def test_a_client_that_cannot_reach_the_aggregator_says_so_every_few_seconds():
     assert {reason for _, reason in told} == {"nothing listens there. Start it."}
 
 
-def test_a_client_that_waits_for_ever_logs_every_ten_minutes_that_no_server_answers():
+def test_a_client_without_a_time_limit_logs_an_unreachable_server_every_ten_minutes():
     told = []
 
     async def main(clock):
@@ -397,7 +397,7 @@ def test_a_client_that_waits_for_ever_logs_every_ten_minutes_that_no_server_answ
     assert 7 <= told.count(ClientPhase.UNREACHABLE) <= 13
 
 
-def test_no_client_waits_for_an_offer_for_ever_unless_asked_to():
+def test_waiting_for_an_offer_is_limited_by_default():
     async def main(clock):
         silent = ScriptedService(script={GetOffer: Wait(1.0)})
 
@@ -455,7 +455,7 @@ def at_the_end(script):
     return manual_clock.run(main)
 
 
-def test_nothing_is_said_behind_the_end_of_the_session_and_its_ending_is_heard():
+def test_after_the_session_end_a_client_only_asks_for_the_outcome():
     unreachable = ServiceError("no way there", code=ErrorCode.UNREACHABLE)
     over = Envelope.of(Aborted(Fate.NEVER_FIXED, ErrorCode.ROSTER_TOO_SMALL, "over"))
     asked, error = at_the_end(
@@ -468,7 +468,7 @@ def test_nothing_is_said_behind_the_end_of_the_session_and_its_ending_is_heard()
     )
 
 
-def test_no_message_is_taken_behind_the_end_of_the_session():
+def test_no_message_is_accepted_after_the_session_end():
     def late(clock):
         begun = clock.now()
 
@@ -483,7 +483,7 @@ def test_no_message_is_taken_behind_the_end_of_the_session():
     assert (type(error), error.code) == (SessionAbortedError, ErrorCode.DEADLINE)
 
 
-def test_behind_the_end_of_the_session_no_upload_is_asked_for_or_sent():
+def test_no_upload_is_requested_or_sent_after_the_session_end():
     """R5-7, where the aggregator answers again only then."""
 
     async def main(clock):
@@ -514,7 +514,7 @@ class Barred(InMemoryConnection):
 
 
 @pytest.mark.parametrize("way", [InMemoryConnection, Barred], ids=["", "named"])
-def test_a_session_of_another_aggregator_is_left_not_told_at_its_end(way):
+def test_an_ended_session_of_another_aggregator_is_left_without_notice(way):
     """R5.0-6: until then it waits, since its own aggregator may reconnect."""
     parameters = with_noise(parameters_for(CLIENTS, dimension=9, threshold=3))
     unknown = ServiceError("no such task", code=ErrorCode.TASK_OVER)
@@ -597,7 +597,7 @@ def out_of_range(good):
 
 
 @pytest.mark.parametrize("bad", [too_short, out_of_range])
-def test_a_bad_input_is_named_and_a_good_one_may_follow(bad):
+def test_an_invalid_input_is_reported_and_can_be_corrected(bad):
     factory, calls = scripted_input(bad, lambda good: good)
 
     async def main(clock):
@@ -630,7 +630,7 @@ def test_a_bad_input_is_named_and_a_good_one_may_follow(bad):
     assert calls[0] == calls[1]  # the noise would have been the same
 
 
-def test_an_exception_of_the_application_comes_through():
+def test_an_exception_of_the_application_is_raised_unchanged():
     def explode(_good):
         raise KeyError("no data today")
 
@@ -653,7 +653,7 @@ def test_an_exception_of_the_application_comes_through():
     manual_clock.run(main)
 
 
-def test_progress_names_every_phase_in_order():
+def test_progress_reports_every_phase_in_order():
     seen = []
 
     async def main(clock):
@@ -692,7 +692,7 @@ def test_progress_names_every_phase_in_order():
     assert uploaded[0].sent_bytes == uploaded[0].total_bytes > 0
 
 
-def test_a_client_without_interest_in_the_sum_does_not_fetch_it():
+def test_a_client_with_fetch_sum_disabled_does_not_fetch_it():
     _, endings = run(settings=SessionSettings(fetch_sum=False, offer_seconds=600.0))
     assert all(ending.residues is None for ending in endings.values())
 
@@ -700,7 +700,7 @@ def test_a_client_without_interest_in_the_sum_does_not_fetch_it():
 # --- the client's own disk ------------------------------------------------------------
 
 
-def test_what_is_not_durable_is_not_sent():
+def test_a_message_is_sent_only_after_it_is_durable():
     async def main(clock):
         parameters = parameters_for(CLIENTS, dimension=9, threshold=3)
         deployment = Deployment(clock, parameters, CLIENTS)
@@ -753,7 +753,7 @@ class FailingStore(LastingStore):
 # --- waits ----------------------------------------------------------------------------
 
 
-def test_waits_grow_carry_jitter_and_stay_within_reason():
+def test_waits_grow_with_jitter_up_to_a_limit():
     backoff = Backoff(SeededEntropy(SecretBytes(bytes(32)), b"jitter"))
     waits = [backoff.next_wait() for _ in range(40)]
     assert 0.15 <= waits[0] <= 0.25

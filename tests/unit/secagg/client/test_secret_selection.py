@@ -80,7 +80,7 @@ def trained(run, monkeypatch, *, seconds=TRAINING_SECONDS, bad=()):
     return run, asked
 
 
-def test_with_a_fixed_time_both_selections_upload_as_much_and_at_once(
+def test_with_a_fixed_time_selected_and_unselected_clients_upload_alike(
     half, cohort, monkeypatch
 ):
     """R3.5-2."""
@@ -90,15 +90,15 @@ def test_with_a_fixed_time_both_selections_upload_as_much_and_at_once(
     assert len(set(run.uploads.values())) == 1
 
 
-def test_without_one_no_client_is_spared_the_making(half, cohort, monkeypatch):
+def test_without_a_fixed_time_every_client_calls_its_function(
+    half, cohort, monkeypatch
+):
     run, asked = trained(cohort(half), monkeypatch)
     assert len(asked) == CLIENTS
     assert len(set(run.uploads.values())) == 1
 
 
-def test_a_function_that_leaves_traces_is_called_whatever_the_selection(
-    half, cohort, monkeypatch
-):
+def test_make_unselected_calls_the_function_of_every_client(half, cohort, monkeypatch):
     """Else its files would tell the coin; what it failed by tells nothing then."""
     run = cohort(half, answer_at=0.5, make_unselected=True)
     run, asked = trained(run, monkeypatch, bad={1, 2})
@@ -109,7 +109,7 @@ def test_a_function_that_leaves_traces_is_called_whatever_the_selection(
     assert sum(each.shortened_by is not None for each in given) == 2
 
 
-def test_the_command_reads_its_file_whatever_the_selection(monkeypatch):
+def test_the_command_reads_its_file_regardless_of_the_selection(monkeypatch):
     """It notes the file and writes the payload: a trace for each session."""
     monkeypatch.setattr(program.TLSIdentity, "load", lambda **_: None)
     monkeypatch.setattr(program, "Client", lambda *_, **given: given)
@@ -160,7 +160,7 @@ async def at_once(_, make, **__):
 
 
 @pytest.mark.parametrize(("answer_at", "asked"), [(0.5, 3), (None, 4)])
-async def test_only_a_client_with_a_fixed_time_may_skip_the_making(
+async def test_only_a_client_with_a_fixed_time_skips_the_function_if_unselected(
     half, aggregator, monkeypatch, answer_at, asked
 ):
     coins = iter([False, True, True, True])
@@ -207,7 +207,7 @@ async def test_only_a_client_with_a_fixed_time_may_skip_the_making(
 
 
 @pytest.mark.parametrize("part", [0.0, 1.0, -0.5, float("nan")])
-def test_a_time_outside_the_round_is_refused(aggregator, part):
+def test_an_answer_time_outside_the_round_is_rejected(aggregator, part):
     with pytest.raises(LocalProtocolError, match="answer_at"):
         Client(
             InMemoryConnection(aggregator, "alice"),
@@ -217,7 +217,7 @@ def test_a_time_outside_the_round_is_refused(aggregator, part):
         )
 
 
-def test_another_set_of_share_holders_has_another_selection(half):
+def test_the_selection_depends_on_the_set_of_share_holders(half):
     """R3.5-2: two uploads under one coin would not be two selected releases."""
     seen = set()
     for number in range(20):
@@ -238,7 +238,7 @@ def secrets_of(seed, context):
     )
 
 
-def test_nothing_around_an_input_shows_its_selection(half):
+def test_no_representation_of_an_input_shows_its_selection(half):
     texts = set()
     for number in range(12):
         secrets = secrets_of(b"seed %d" % number, b"context")

@@ -112,7 +112,7 @@ FINAL = [
 ]
 
 
-def test_whatever_passes_is_waited_for_and_the_next_session_is_taken():
+def test_a_service_retries_temporary_errors_and_joins_the_next_session():
     asked, given, failed, error = served(*PASSING, 3, *PASSING, 0)
     assert error is None
     assert (len(asked), given) == (2 * len(PASSING) + 2, 2)
@@ -120,17 +120,17 @@ def test_whatever_passes_is_waited_for_and_the_next_session_is_taken():
 
 
 @pytest.mark.parametrize("final", FINAL, ids=str)
-def test_what_takes_a_person_ends_it(final):
+def test_a_final_error_ends_the_service(final):
     _, given, _, error = served(5, PASSING[0], final)
     assert (given, error) == (1, final)
 
 
-def test_a_budget_that_is_spent_ends_it_in_peace():
+def test_a_spent_budget_ends_the_service_without_an_error():
     _, given, failed, error = served(1, 0)
     assert (given, failed, error) == (2, [], None)
 
 
-def test_waits_grow_to_five_minutes_with_full_jitter_and_begin_again():
+def test_waits_grow_to_five_minutes_with_full_jitter_and_are_reset():
     asked, *_ = served(PASSING[0], seconds=30 * DAY)
     waits = [after - before for before, after in itertools.pairwise(asked)]
     assert all(
@@ -144,13 +144,13 @@ def test_waits_grow_to_five_minutes_with_full_jitter_and_begin_again():
     assert asked[-1] - asked[-2] <= 1
 
 
-def test_an_input_that_is_not_there_yet_is_looked_for_within_ten_seconds():
+def test_a_missing_input_is_checked_again_within_ten_seconds():
     asked, *_ = served(PASSING[-1], seconds=3600.0)
     waits = [after - before for before, after in itertools.pairwise(asked)]
     assert max(waits) <= 12.5
 
 
-def test_one_line_every_ten_minutes_with_the_reason(caplog):
+def test_one_line_with_the_reason_is_logged_every_ten_minutes(caplog):
     served(PASSING[0], seconds=3600.0)
     lines = [r for r in caplog.records if r.event == "service_backoff"]
     assert 5 <= len(lines) <= 7
@@ -178,7 +178,7 @@ def certificate(days):
     return make
 
 
-def test_a_certificate_of_its_own_that_has_ended_is_waited_for():
+def test_a_service_waits_for_a_renewal_of_its_expired_certificate():
     wrong = ServiceError("it has expired", code=_C.BAD_CERTIFICATE)
     *_, error = served(wrong, wrong, 0, certificate=certificate(-1))
     assert error is None
@@ -186,7 +186,7 @@ def test_a_certificate_of_its_own_that_has_ended_is_waited_for():
     assert error is wrong
 
 
-def test_renewal_begins_in_time_and_continues_until_there_is_a_new_one(caplog):
+def test_renewal_starts_in_time_and_is_retried_until_it_succeeds(caplog):
     caplog.set_level("INFO")
 
     async def main(clock):
@@ -218,7 +218,7 @@ def test_renewal_begins_in_time_and_continues_until_there_is_a_new_one(caplog):
     ]
 
 
-async def test_the_command_finds_the_paths_and_has_a_limit(tmp_path):
+async def test_the_renewal_command_gets_the_paths_and_a_time_limit(tmp_path):
     script = tmp_path / "fetch.py"
     script.write_text(
         "import os, pathlib, sys\n"
@@ -239,7 +239,7 @@ async def test_the_command_finds_the_paths_and_has_a_limit(tmp_path):
     assert await run_command(hanging, present, clock=Impatient()) == 124
 
 
-def test_a_wait_without_end_for_an_offer_is_patient_and_quiet():
+def test_an_unlimited_wait_for_an_offer_makes_few_calls_and_log_lines():
     """A week without an aggregator: few calls, and a line every ten minutes."""
     told, called = [], []
 

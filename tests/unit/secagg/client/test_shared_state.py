@@ -83,7 +83,7 @@ def state(name="alice", home=None, **other):
     return secagg.StepClient(name, **(more | other))
 
 
-async def give(serving, shared, task, vector):
+async def contribute_as(serving, shared, task, vector):
     async with secagg.Client(
         serving.connection(state_name(shared)), task=task, step_client=shared
     ) as one:
@@ -94,13 +94,13 @@ def state_name(shared):
     return shared._client.identity
 
 
-async def test_tasks_share_one_state_and_leave_it_open(tmp_path):
+async def test_tasks_share_one_state_and_do_not_close_it(tmp_path):
     shared = [state(name, tmp_path / name / "state") for name in NAMES]
     async with Serving(flu=EXACT, digits=EXACT) as serving:
         with shared[0], shared[1], shared[2]:
             given = await asyncio.gather(
                 *(
-                    give(serving, each, task, np.array([n, 10 * k]))
+                    contribute_as(serving, each, task, np.array([n, 10 * k]))
                     for k, each in enumerate(shared)
                     for n, task in ((1, "flu"), (2, "digits"))
                 )
@@ -129,7 +129,7 @@ OWN = {
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_what_the_state_has_is_not_given_again(name):
+def test_an_option_of_the_shared_state_is_rejected_at_the_client(name):
     own = {name: OWN[name]}
     with pytest.raises(LocalProtocolError, match=f"{name} would be given twice"):
         secagg.Client(connection(), task="flu", step_client=state(), **own)
@@ -139,12 +139,12 @@ def connection(name="alice", **other):
     return InMemoryConnection(None, name, **other)
 
 
-def test_a_client_without_a_state_of_others_has_limits_of_its_own():
+def test_a_client_without_a_shared_state_requires_privacy_limits():
     with pytest.raises(LocalProtocolError, match="limits of privacy"):
         secagg.Client(connection(), task="flu")
 
 
-def test_a_shared_state_of_a_network_survives_restarts(tmp_path):
+def test_a_remote_client_requires_a_durable_shared_state(tmp_path):
     network = {"task": "flu", "identity": object()}
     with pytest.raises(LocalProtocolError, match="needs identity and state_dir"):
         secagg.Client("localhost:7400", step_client=state(), **network)
@@ -152,7 +152,7 @@ def test_a_shared_state_of_a_network_survives_restarts(tmp_path):
     secagg.Client("localhost:7400", step_client=kept, **network)
 
 
-def test_a_task_that_the_owner_has_not_named_is_refused():
+def test_a_task_not_listed_by_the_owner_is_rejected():
     with pytest.raises(LocalProtocolError, match="other tasks"):
         secagg.Client(connection(), task="flu", step_client=state(tasks=["digits"]))
 
@@ -175,7 +175,7 @@ async def test_a_state_that_is_not_open_is_refused():
         await one.__aenter__()
 
 
-async def test_one_client_at_a_time_contributes_to_a_task():
+async def test_only_one_client_at_a_time_contributes_to_a_task():
     with state() as shared:
         one, other = (
             secagg.Client(connection(), task="flu", step_client=shared)
@@ -188,7 +188,7 @@ async def test_one_client_at_a_time_contributes_to_a_task():
             pass
 
 
-async def test_another_aggregator_is_refused_before_anything_is_claimed():
+async def test_another_aggregator_is_rejected_before_any_claim():
     async with Serving(flu=EXACT) as serving:
         with state() as shared:
             link = serving.connection(aggregator="hub")
@@ -199,17 +199,17 @@ async def test_another_aggregator_is_refused_before_anything_is_claimed():
     assert caught.value.code is ErrorCode.UNAUTHENTICATED
 
 
-async def test_the_limits_of_the_state_hold_for_each_of_its_tasks():
+async def test_the_limits_of_a_shared_state_apply_to_each_task():
     strict = secagg.PrivacyLimits(max_epsilon=1.0, max_delta=1e-5)
     async with Serving(flu=with_noise(EXACT), digits=EXACT) as serving:
         with state(privacy_limits=strict, tasks=["flu", "digits"]) as shared:
             for task in ("flu", "digits"):
                 with pytest.raises(RemoteProtocolError) as caught:
-                    await give(serving, shared, task, np.ones(2))
+                    await contribute_as(serving, shared, task, np.ones(2))
                 assert caught.value.code is ErrorCode.POLICY_VIOLATION
 
 
-async def test_the_budget_outlives_the_object(tmp_path):
+async def test_the_budget_persists_in_the_state_directory(tmp_path):
     async def all_give(serving):
         shared = [
             state(
@@ -222,7 +222,7 @@ async def test_the_budget_outlives_the_object(tmp_path):
         ]
         with shared[0], shared[1], shared[2]:
             given = await asyncio.gather(
-                *(give(serving, each, "flu", np.ones(2)) for each in shared)
+                *(contribute_as(serving, each, "flu", np.ones(2)) for each in shared)
             )
             return given[0], shared[0].sessions_left("flu")
 
@@ -248,16 +248,20 @@ async def test_a_cancelled_contribution_is_resumed_by_another_process(tmp_path):
     async with Serving(flu=EXACT) as serving:
         with state("bob", homes["bob"]) as bob, state("carol", homes["carol"]) as carol:
             rest = [
-                asyncio.create_task(give(serving, each, "flu", np.array([1, 1])))
+                asyncio.create_task(
+                    contribute_as(serving, each, "flu", np.array([1, 1]))
+                )
                 for each in (bob, carol)
             ]
             with state("alice", homes["alice"]) as shared:
-                began = asyncio.create_task(give(serving, shared, "flu", first))
+                began = asyncio.create_task(
+                    contribute_as(serving, shared, "flu", first)
+                )
                 await asked.wait()
                 began.cancel()
                 await asyncio.wait({began})
             with state("alice", homes["alice"]) as shared:
-                given = await give(serving, shared, "flu", np.array([7, 7]))
+                given = await contribute_as(serving, shared, "flu", np.array([7, 7]))
             await asyncio.gather(*rest)
     assert numbers == [given.session_number] == [1]
     assert given.values.tolist() == [9, 9]
@@ -275,7 +279,7 @@ def two_tasks(clock):
     return one, Carrier(EXACT, NAMES, options=later)
 
 
-def test_a_call_for_another_task_ends_no_session_that_is_listened_to():
+def test_a_call_for_another_task_does_not_end_an_active_session():
     now = [NOW]
     one, two = two_tasks(lambda: now[0])
     now[0] = one.server.descriptor.session_end
@@ -310,7 +314,7 @@ class Uploading(InMemoryConnection):
         return super().watch(request)
 
 
-async def test_a_session_whose_end_comes_while_its_vector_is_made_says_nothing_more(
+async def test_a_session_that_ends_while_its_vector_is_made_sends_nothing_more(
     tmp_path,
 ):
     """R5-7: with an input bound by an earlier call, only its fate is listened for."""
@@ -327,7 +331,9 @@ async def test_a_session_whose_end_comes_while_its_vector_is_made_says_nothing_m
             ) as shared,
         ):
             rest = [
-                asyncio.create_task(give(serving, each, "flu", np.array([1, 1])))
+                asyncio.create_task(
+                    contribute_as(serving, each, "flu", np.array([1, 1]))
+                )
                 for each in (bob, carol)
             ]
             link = Uploading(serving.aggregator, "alice")
@@ -372,7 +378,7 @@ class SlowFigures:
 
 
 @pytest.mark.parametrize("home", [None, "state"])
-def test_no_call_waits_while_the_cost_of_another_task_is_computed(
+def test_no_call_blocks_while_the_cost_of_another_task_is_computed(
     home, tmp_path, monkeypatch
 ):
     given = state(
@@ -406,7 +412,7 @@ def test_no_call_waits_while_the_cost_of_another_task_is_computed(
         assert len(shared.data_use().claims) == 2
 
 
-def test_calls_that_need_figures_together_compute_each_once(tmp_path, monkeypatch):
+def test_concurrent_calls_compute_each_privacy_report_once(tmp_path, monkeypatch):
     offers = [
         Carrier(
             with_noise(EXACT, epsilon=epsilon), NAMES, options={"task_id": task}
@@ -443,7 +449,9 @@ def test_calls_that_need_figures_together_compute_each_once(tmp_path, monkeypatc
     assert len(kept) == 2
 
 
-async def test_no_thread_of_other_clients_computes_a_cost(monkeypatch):
+async def test_no_pool_thread_of_other_clients_is_blocked_by_a_cost_computation(
+    monkeypatch,
+):
     """One task continues while as many tasks as threads wait for their figures."""
     names = [f"task-{number}" for number in range(max(4, os.cpu_count()))]
     tasks = {name: with_noise(EXACT, epsilon=2.0 + k) for k, name in enumerate(names)}
@@ -459,12 +467,15 @@ async def test_no_thread_of_other_clients_computes_a_cost(monkeypatch):
             state("carol") as carol,
         ):
             waiting = [
-                asyncio.create_task(give(serving, shared, name, np.ones(2)))
+                asyncio.create_task(contribute_as(serving, shared, name, np.ones(2)))
                 for name in names
             ]
             await asyncio.to_thread(figures.begun.wait, 60.0)
             given = await asyncio.gather(
-                *(give(serving, each, "flu", mine) for each in (shared, bob, carol))
+                *(
+                    contribute_as(serving, each, "flu", mine)
+                    for each in (shared, bob, carol)
+                )
             )
             assert given[0].values.tolist() == [3, 3]
             for each in waiting:
@@ -477,7 +488,7 @@ class Vector(np.ndarray):
     """A vector that can be watched."""
 
 
-def test_noise_without_figures_is_refused_in_every_call(monkeypatch):
+def test_noise_without_privacy_figures_is_rejected_in_every_call(monkeypatch):
     asked = []
 
     def hopeless(_):
@@ -526,14 +537,16 @@ async def others():
     async with Serving(flu=EXACT) as serving:
         with state("bob") as bob, state("carol") as carol:
             rest = [
-                asyncio.create_task(give(serving, each, "flu", np.array([1, 1])))
+                asyncio.create_task(
+                    contribute_as(serving, each, "flu", np.array([1, 1]))
+                )
                 for each in (bob, carol)
             ]
             yield serving
             await asyncio.gather(*rest)
 
 
-async def test_a_sum_is_read_that_another_task_has_ended_the_session_of(others):
+async def test_a_sum_can_be_read_after_another_task_ended_its_session(others):
     """The session is over by the clock while its sum is fetched."""
     shift, other = (
         [0.0],
@@ -551,9 +564,7 @@ async def test_a_sum_is_read_that_another_task_has_ended_the_session_of(others):
         assert shared.receipt("flu", 1) == given.audit
 
 
-async def test_a_state_that_was_reopened_meanwhile_resumes_the_session(
-    others, tmp_path
-):
+async def test_a_state_reopened_meanwhile_resumes_the_session(others, tmp_path):
     shared = state("alice", tmp_path / "alice" / "state")
     with shared:
 

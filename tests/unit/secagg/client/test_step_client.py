@@ -121,7 +121,7 @@ def test_new_objects_and_repeated_messages_change_nothing(parameters, noisy, tmp
 
 
 @every_profile
-def test_what_was_said_last_is_said_again_byte_for_byte(parameters, tmp_path):
+def test_the_last_message_is_repeated_byte_for_byte(parameters, tmp_path):
     session = carrier(parameters, tmp_path, new_objects=True)
     offer = session.server.offer
     while not session.server.is_over:
@@ -140,7 +140,7 @@ def test_what_was_said_last_is_said_again_byte_for_byte(parameters, tmp_path):
 
 
 @every_profile
-def test_an_end_without_a_sum_is_said_every_time(parameters):
+def test_an_end_without_a_sum_is_reported_on_every_call(parameters):
     for closed in range(len(rounds_of(parameters.profile))):
         session = carrier(parameters)
         for _ in range(closed):
@@ -182,7 +182,7 @@ def test_a_session_of_another_aggregator_is_refused(parameters):
 
 
 @cells_from(EVERY, "signed")
-def test_a_session_that_is_over_by_the_clock_is_refused(parameters):
+def test_an_expired_session_is_rejected(parameters):
     offer = carrier(parameters).server.offer
     with (
         step_client("ann", parameters, None, clock=lambda: NOW + 10**6) as ann,
@@ -196,7 +196,9 @@ def test_a_session_that_is_over_by_the_clock_is_refused(parameters):
 
 
 @cells_from(EVERY, "drawn")
-def test_a_stored_session_is_checked_again_and_left(parameters, tmp_path):
+def test_a_stored_session_is_checked_again_and_left_if_it_violates_limits(
+    parameters, tmp_path
+):
     parameters = with_noise(parameters)
     session = carrier(parameters, tmp_path)
     offer = session.server.offer
@@ -252,7 +254,7 @@ def test_a_session_of_another_credential_is_not_resumed(graph, tmp_path):
 
 
 @cells_from(EVERY, "signed")
-def test_a_session_whose_receipt_was_purged_is_an_old_number(parameters, tmp_path):
+def test_a_session_with_a_purged_receipt_counts_as_replayed(parameters, tmp_path):
     session = carrier(parameters, tmp_path)
     session.hand("ann")
     session.client("ann").leave(session.server.offer, "enough")
@@ -269,14 +271,14 @@ def test_a_session_whose_receipt_was_purged_is_an_old_number(parameters, tmp_pat
 # --- rows 3 to 5: checking and joining ------------------------------------------------
 
 
-def test_a_client_needs_limits_of_privacy():
+def test_a_step_client_requires_privacy_limits():
     for nothing in (None, 1.0):
         with pytest.raises(LocalProtocolError, match="limits of privacy"):
             StepClient("ann", aggregator="h", privacy_limits=nothing, state_dir=None)
 
 
 @cells_from(EVERY, "complete")
-def test_only_tasks_that_the_owner_has_named_or_bounded(parameters, tmp_path):
+def test_a_step_client_requires_named_tasks_or_a_total_budget(parameters, tmp_path):
     parameters = with_noise(parameters)
     limits = PrivacyLimits(max_epsilon=9.0, max_delta=1e-5)
     with pytest.raises(LocalProtocolError, match="together"):
@@ -296,9 +298,7 @@ def test_only_tasks_that_the_owner_has_named_or_bounded(parameters, tmp_path):
 
 
 @cells_from(EVERY, "ring")
-def test_a_session_beyond_the_limits_is_refused_and_nothing_is_claimed(
-    parameters, tmp_path
-):
+def test_a_session_beyond_the_limits_is_rejected_without_a_claim(parameters, tmp_path):
     parameters = with_noise(parameters)
     offer = carrier(parameters).server.offer
     limits = PrivacyLimits(max_epsilon=0.5, max_delta=1e-5)
@@ -316,7 +316,7 @@ def test_a_session_beyond_the_limits_is_refused_and_nothing_is_claimed(
 
 
 @cells_from(EVERY, "signed")
-def test_exact_sums_need_the_waiver(parameters):
+def test_exact_sums_require_the_waiver(parameters):
     limits = PrivacyLimits(max_epsilon=9.0, max_delta=1e-5)
     with (
         step_client(
@@ -329,7 +329,7 @@ def test_exact_sums_need_the_waiver(parameters):
 
 
 @cells_from(EVERY, "complete")
-def test_no_more_sessions_than_the_budget_covers(parameters, tmp_path):
+def test_the_number_of_sessions_is_limited_by_the_budget(parameters, tmp_path):
     parameters = with_noise(parameters)
     left = []
     for number in (1, 2):
@@ -347,9 +347,7 @@ def test_no_more_sessions_than_the_budget_covers(parameters, tmp_path):
 
 
 @cells_from(BOUNDED, "signed")
-def test_the_total_over_the_data_holds_for_all_tasks_of_all_clients(
-    parameters, tmp_path
-):
+def test_the_total_budget_covers_all_tasks_of_all_clients(parameters, tmp_path):
     parameters = with_noise(parameters)
     total = TotalBudget(
         data="data", epsilon=9.0, delta=1e-4, directory=tmp_path / "claims"
@@ -367,7 +365,7 @@ def test_the_total_over_the_data_holds_for_all_tasks_of_all_clients(
 
 
 @cells_from(EVERY, "drawn")
-def test_a_later_session_ends_the_earlier_one_and_none_comes_back(parameters, tmp_path):
+def test_a_later_session_ends_the_earlier_one_permanently(parameters, tmp_path):
     first, second = (
         carrier(parameters, tmp_path),
         carrier(parameters, tmp_path, number=2),
@@ -386,7 +384,7 @@ def test_a_later_session_ends_the_earlier_one_and_none_comes_back(parameters, tm
 
 
 @cells_from(EVERY, "complete")
-def test_tasks_stand_side_by_side_in_one_state(parameters, tmp_path):
+def test_several_tasks_share_one_state(parameters, tmp_path):
     both = [
         carrier(parameters, tmp_path, options={"task_id": task}, new_objects=True)
         for task in ("one", "two")
@@ -404,7 +402,7 @@ def test_tasks_stand_side_by_side_in_one_state(parameters, tmp_path):
 
 
 @pytest.mark.parametrize("graph", ["signed", "drawn"])
-def test_a_revocation_list_is_asked_for_and_then_gone_by(graph):
+def test_a_revocation_list_is_requested_and_then_remembered(graph):
     published = published_in_simulation(3, 12345)
     assert isinstance(published, PublishedEnrolment)
     parameters = EVERY[graph].under(published.trust)
@@ -423,7 +421,7 @@ def test_a_revocation_list_is_asked_for_and_then_gone_by(graph):
 
 
 @cells_from(EVERY, "ring")
-def test_bytes_that_are_no_message_change_nothing(parameters):
+def test_malformed_messages_change_nothing(parameters):
     session = carrier(parameters)
     said = session.hand("ann")
     for garbage in (b"\x00", b"\xff" * 40):
@@ -441,7 +439,7 @@ def test_bytes_that_are_no_message_change_nothing(parameters):
 
 
 @cells_from(EVERY, "signed")
-def test_a_vector_that_cannot_be_used_is_zeros_where_there_is_noise(
+def test_an_unusable_vector_is_replaced_by_zeros_in_a_task_with_noise(
     parameters, tmp_path
 ):
     parameters = with_noise(parameters)
@@ -481,7 +479,7 @@ def test_an_unusable_vector_is_an_error_in_a_task_without_noise(parameters):
 
 
 @cells_from(EVERY, "ring")
-def test_a_vector_is_shortened_and_its_owner_is_told(parameters):
+def test_a_clipped_vector_is_reported_to_its_owner(parameters):
     parameters = with_noise(parameters)
     session = carrier(parameters)
     until_vector(session)
@@ -511,7 +509,7 @@ def test_what_is_no_bytes_is_the_callers_fault_and_ends_nothing(parameters):
 
 
 @cells_from(EVERY, "signed")
-def test_the_payload_that_was_used_must_be_the_one_of_the_session(parameters):
+def test_a_payload_hash_other_than_that_of_the_session_is_rejected(parameters):
     payload = sha256(b"model").digest()
     session = carrier(parameters, options={"payload_hash": payload})
     until_vector(session)
@@ -528,7 +526,7 @@ def test_the_payload_that_was_used_must_be_the_one_of_the_session(parameters):
 
 
 @cells_from(EVERY, "ring")
-def test_the_upload_waits_in_a_file_and_never_goes_without_its_binding(
+def test_the_upload_is_kept_in_a_file_and_sent_only_after_its_binding(
     parameters, tmp_path
 ):
     session = carrier(parameters, tmp_path)
@@ -559,7 +557,7 @@ def test_the_upload_waits_in_a_file_and_never_goes_without_its_binding(
 
 
 @cells_from(EVERY, "drawn")
-def test_without_a_kept_upload_the_same_vector_is_asked_for_again(parameters, tmp_path):
+def test_without_a_kept_upload_the_same_vector_is_requested_again(parameters, tmp_path):
     options = {"ann": {"keep_upload": False}}
     session = carrier(parameters, tmp_path, client_options=options)
     until_vector(session)
@@ -576,7 +574,7 @@ def test_without_a_kept_upload_the_same_vector_is_asked_for_again(parameters, tm
 
 
 @cells_from(EVERY, "complete")
-def test_zeros_that_were_bound_are_given_again(parameters, tmp_path):
+def test_bound_zeros_are_sent_again(parameters, tmp_path):
     parameters = with_noise(parameters)
     options = {"ann": {"keep_upload": False}}
     session = carrier(parameters, tmp_path, client_options=options)
@@ -592,7 +590,7 @@ def test_zeros_that_were_bound_are_given_again(parameters, tmp_path):
 
 
 @cells_from(EVERY, "signed")
-def test_a_copy_of_the_directory_after_the_answer_does_not_give_the_input(
+def test_a_copy_of_the_directory_after_the_answer_does_not_reveal_the_input(
     parameters, tmp_path
 ):
     session = carrier(parameters, tmp_path)
@@ -617,7 +615,7 @@ def test_a_copy_of_the_directory_after_the_answer_does_not_give_the_input(
 
 
 @cells_from(EVERY, "ring")
-def test_who_never_comes_back_loses_its_seed_when_the_directory_is_opened(
+def test_the_seed_of_an_expired_session_is_erased_when_the_directory_is_opened(
     parameters, tmp_path
 ):
     session = carrier(parameters, tmp_path)
@@ -646,7 +644,7 @@ def test_who_never_comes_back_loses_its_seed_when_the_directory_is_opened(
 
 @cells_from(EVERY, "drawn")
 @pytest.mark.parametrize("answered", [False, True])
-def test_nothing_is_said_after_the_end_but_an_answer(parameters, answered, tmp_path):
+def test_after_the_session_end_only_an_answer_is_sent(parameters, answered, tmp_path):
     now = [NOW]
     session = carrier(
         parameters, tmp_path, client_options={"ann": {"clock": lambda: now[0]}}
@@ -671,7 +669,7 @@ def test_nothing_is_said_after_the_end_but_an_answer(parameters, answered, tmp_p
 
 
 @cells_from(EVERY, "ring")
-def test_an_abort_that_denies_a_part_in_the_set_is_the_aggregators_fault(parameters):
+def test_an_abort_that_denies_a_confirmed_membership_raises_u3_invalid(parameters):
     # R5.6-2
     session = carrier(parameters)
     while not session.server.is_over:
@@ -686,7 +684,7 @@ def test_an_abort_that_denies_a_part_in_the_set_is_the_aggregators_fault(paramet
 
 
 @cells_from(EVERY, "signed")
-def test_a_sum_that_is_not_the_released_one_is_refused(parameters):
+def test_a_sum_other_than_the_released_one_is_rejected(parameters):
     session = carrier(parameters)
     session.run()
     ann, offer = session.client("ann"), session.server.offer
@@ -722,7 +720,7 @@ def test_an_aborted_session_settles_its_charge(parameters, tmp_path):
 
 
 @cells_from(EVERY, "signed")
-def test_threads_share_one_object(parameters):
+def test_threads_can_share_one_step_client(parameters):
     session = carrier(parameters)
     until_vector(session)
     ann, offer, said = session.client("ann"), session.server.offer, []
@@ -738,7 +736,7 @@ def test_threads_share_one_object(parameters):
     assert len(set(said)) == 1
 
 
-def test_a_client_is_used_while_it_is_open():
+def test_a_step_client_can_be_used_only_while_it_is_open():
     ann = step_client("ann", EXACT, None)
     with pytest.raises(LocalProtocolError, match="not open"):
         ann.step(b"")
@@ -748,7 +746,7 @@ def test_a_client_is_used_while_it_is_open():
 
 
 @cells_from(EVERY, "ring")
-def test_after_a_failing_disk_nothing_is_sent(parameters, tmp_path, monkeypatch):
+def test_after_a_disk_failure_nothing_is_sent(parameters, tmp_path, monkeypatch):
     session = carrier(parameters, tmp_path)
     ann, offer = session.client("ann"), session.server.offer
     store = ann._client._opened.store
@@ -772,7 +770,7 @@ def test_after_a_failing_disk_nothing_is_sent(parameters, tmp_path, monkeypatch)
 
 
 @cells_from(EVERY, "complete")
-def test_no_secret_is_shown(parameters, tmp_path, caplog):
+def test_no_log_or_repr_contains_a_secret(parameters, tmp_path, caplog):
     parameters = with_noise(parameters)
     caplog.set_level("DEBUG")
     session = carrier(parameters, tmp_path, vector=lambda _: [12345.625] * DIMENSION)
@@ -797,7 +795,7 @@ def test_no_secret_is_shown(parameters, tmp_path, caplog):
 
 
 @pytest.mark.parametrize("graph", ["ring", "drawn"])
-def test_a_sparse_graph_that_was_seen_is_counted(graph, tmp_path):
+def test_an_accepted_sparse_roster_is_counted(graph, tmp_path):
     parameters = with_noise(EVERY[graph])
     session = carrier(parameters, tmp_path)
     for name in session.names:

@@ -112,7 +112,7 @@ def _offers():
 # --- what is claimed ------------------------------------------------------------------
 
 
-async def test_a_claim_is_what_the_clients_own_report_states(offers):
+async def test_a_claim_equals_the_report_computed_by_the_client(offers):
     store = inline_store()
     await total_on(store).claim(offers[4])
     (row,) = await store.read(ListClaims())
@@ -123,7 +123,7 @@ async def test_a_claim_is_what_the_clients_own_report_states(offers):
     assert (row.claim.data, row.claim.budget.task) == ("patients", "task 4")
 
 
-async def test_a_task_that_is_joined_again_is_claimed_once(offers):
+async def test_a_task_joined_again_is_claimed_once(offers):
     store = inline_store()
     total = total_on(store)
     for number in (1, 2, 3):
@@ -131,7 +131,7 @@ async def test_a_task_that_is_joined_again_is_claimed_once(offers):
     assert len(await store.read(ListClaims())) == 1
 
 
-async def test_other_noise_under_the_same_name_is_another_claim(offers):
+async def test_different_noise_under_the_same_task_name_is_a_separate_claim(offers):
     store = inline_store()
     total = total_on(store)
     await total.claim(offers[2])
@@ -142,7 +142,7 @@ async def test_other_noise_under_the_same_name_is_another_claim(offers):
     ]
 
 
-async def test_another_graph_is_another_claim(offers):
+async def test_a_different_graph_is_a_separate_claim(offers):
     store = inline_store()
     total = total_on(store)
     ring = replace(offers[2].parameters, degree=2, tail=HonestCuriousParameters(40))
@@ -154,7 +154,7 @@ async def test_another_graph_is_another_claim(offers):
     assert cut.delta == plain.delta + cut.added_delta
 
 
-async def test_looking_claims_nothing(offers):
+async def test_a_check_makes_no_claim(offers):
     store = inline_store()
     total = total_on(store, budget(epsilon=3.0))
     await check(total, offers[2])
@@ -165,7 +165,7 @@ async def test_looking_claims_nothing(offers):
     assert await store.read(ListClaims()) == ()
 
 
-async def test_names_of_data_have_totals_of_their_own(offers):
+async def test_each_data_name_has_a_separate_total(offers):
     store = inline_store()
     for name in ("patients", "cars"):
         owners = TotalBudget(data=name, epsilon=5.0, delta=1e-4)
@@ -176,7 +176,9 @@ async def test_names_of_data_have_totals_of_their_own(offers):
 # --- what fits ------------------------------------------------------------------------
 
 
-async def test_the_second_of_two_is_refused_with_what_is_left(offers):
+async def test_a_second_task_that_does_not_fit_is_rejected_with_the_remaining_budget(
+    offers,
+):
     store = inline_store()
     total = total_on(store, budget(epsilon=5.0))
     await total.claim(offers[4])
@@ -203,7 +205,7 @@ async def test_the_second_of_two_is_refused_with_what_is_left(offers):
         await check(total_on(store, budget(epsilon=needed * 0.99)), offers[6])
 
 
-async def test_where_delta_is_the_trouble_delta_is_named(offers):
+async def test_an_excess_of_delta_names_delta(offers):
     lost = TaskLoss(epsilon=0.1, delta=1e-3)
     total = total_on(inline_store(), loss_of=lambda _: lost)
     with pytest.raises(TotalBudgetExceededError) as caught:
@@ -213,7 +215,7 @@ async def test_where_delta_is_the_trouble_delta_is_named(offers):
     assert "smaller one" in caught.value.next_step
 
 
-async def test_what_no_total_takes_is_called_so():
+async def test_a_task_that_no_total_admits_is_reported_as_such():
     lost = TaskLoss(epsilon=0.1, delta=1.0)
     total = total_on(inline_store(), loss_of=lambda _: lost)
     with pytest.raises(TotalBudgetExceededError) as caught:
@@ -221,7 +223,7 @@ async def test_what_no_total_takes_is_called_so():
     assert "no other takes this one" in caught.value.next_step
 
 
-async def test_where_both_are_the_trouble_both_are_named_and_suffice(offers):
+async def test_an_excess_of_both_names_sufficient_values_for_both(offers):
     losses = iter(
         (TaskLoss(epsilon=0.9, delta=4e-7), TaskLoss(epsilon=0.9, delta=1e-6))
     )
@@ -246,7 +248,7 @@ async def test_where_both_are_the_trouble_both_are_named_and_suffice(offers):
     await check(total(float(epsilon), float(delta)), offers[3])
 
 
-async def test_a_total_that_was_lowered_below_its_claims_stops_them(offers):
+async def test_a_total_lowered_below_its_claims_rejects_further_tasks(offers):
     store = inline_store()
     await total_on(store).claim(offers[4])
     with pytest.raises(TotalBudgetExceededError, match="come to epsilon") as caught:
@@ -255,7 +257,7 @@ async def test_a_total_that_was_lowered_below_its_claims_stops_them(offers):
     assert "was lowered" in caught.value.next_step
 
 
-async def test_a_task_without_noise_has_no_place_in_a_total(offers):
+async def test_a_task_without_noise_is_rejected_by_a_total(offers):
     exact = replace(offers[2].parameters, noise_block=b"")
     with pytest.raises(RemoteProtocolError, match="without noise") as caught:
         await check(total_on(inline_store()), replace(offers[2], parameters=exact))
@@ -273,7 +275,7 @@ def textbook_epsilon(shift, delta):
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_what_is_let_in_is_what_composition_by_other_code_lets_in(offers, seed):
+async def test_admitted_tasks_agree_with_an_independent_composition(offers, seed):
     """Random tasks, until twenty were offered; the limit is never passed."""
     random = np.random.default_rng(seed)  # noqa: TID251 - tasks, not secrets
     is_gaussian = random.random(20) < (1.0, 0.5)[seed % 2]
@@ -329,7 +331,7 @@ async def begin(store, offered, total, *, now=1_800_000_000):
     )
 
 
-async def test_a_crash_anywhere_leaves_one_claim_and_none_of_a_session_without_it(
+async def test_a_crash_at_any_point_leaves_at_most_one_claim(
     offers,
 ):
     died_at = []
@@ -360,7 +362,7 @@ def _key(offered):
     return f"client/alice/{offered.session_id.hex()}"
 
 
-async def test_a_session_that_continues_is_checked_once(offers, monkeypatch):
+async def test_a_resumed_session_is_claimed_only_once(offers, monkeypatch):
     """Shared claims are read in turn: what is claimed already takes one turn."""
     store, turns = LastingStore.make(), []
     now = int(time.time())
@@ -417,14 +419,14 @@ def test_all_gaussian_releases_are_known_alike():
         assert found.proof_of_theorem is GAUSSIAN_PROOF
 
 
-async def test_what_is_refused_begins_no_session(offers):
+async def test_a_rejected_claim_begins_no_session(offers):
     store = inline_store()
     with pytest.raises(TotalBudgetExceededError):
         await begin(store, offers[4], total_on(store, budget(epsilon=3.0)))
     assert await store.read(LoadSession(_key(offers[4]))) is None
 
 
-async def test_clients_that_share_a_directory_share_the_total(offers, tmp_path):
+async def test_clients_with_one_claims_directory_share_the_total(offers, tmp_path):
     """Concurrently, with separate states: one of two that fit alone is admitted."""
     owners = budget(epsilon=5.0, directory=tmp_path / "claims")
     storages = [stored_at(tmp_path / name) for name in NAMES[:2]]
@@ -457,7 +459,7 @@ async def test_clients_that_share_a_directory_share_the_total(offers, tmp_path):
     assert len((await read_data_usage(owners, tmp_path / "alice")).claims) == 1
 
 
-async def test_claims_may_be_kept_where_the_state_is(offers, tmp_path):
+async def test_claims_can_be_stored_in_the_state_directory(offers, tmp_path):
     storage = stored_at(tmp_path)
     total = TotalLedger(
         budget(directory=tmp_path / "below" / ".."),
@@ -471,7 +473,7 @@ async def test_claims_may_be_kept_where_the_state_is(offers, tmp_path):
     await storage.store.close()
 
 
-async def test_the_same_task_of_two_states_is_claimed_twice(offers, tmp_path):
+async def test_the_same_task_in_two_states_is_claimed_twice(offers, tmp_path):
     """Each state counts its own sessions, so that both may use the whole number."""
     owners = budget(epsilon=20.0, directory=tmp_path / "claims")
     for _ in NAMES[:2]:
@@ -481,7 +483,7 @@ async def test_the_same_task_of_two_states_is_claimed_twice(offers, tmp_path):
     assert len((await total.use()).claims) == 2
 
 
-async def test_a_copy_that_was_restored_is_noticed_and_claims_again(offers, tmp_path):
+async def test_a_restored_state_claims_its_tasks_again(offers, tmp_path):
     """Once accepted, it may have lost charges: a repeated input is claimed again."""
     first = stored_at(tmp_path / "state")
     await total_on(first.store).claim(offers[2])
@@ -506,9 +508,7 @@ async def test_a_copy_that_was_restored_is_noticed_and_claims_again(offers, tmp_
     await third.store.close()
 
 
-async def test_restored_shared_claims_are_refused_whatever_client_accepts_them(
-    aggregator, offers, tmp_path
-):
+async def test_restored_shared_claims_are_always_rejected(aggregator, offers, tmp_path):
     mark = tmp_path / "mark"
     owners = budget(directory=tmp_path / "claims", rollback_mark=mark)
     store = inline_store()
@@ -544,7 +544,7 @@ async def test_restored_shared_claims_are_refused_whatever_client_accepts_them(
 # --- the adversary that the policy names ----------------------------------------------
 
 
-async def test_against_broken_masks_levels_of_randomisers_are_claimed(offers):
+async def test_against_broken_masks_the_randomiser_level_is_claimed(offers):
     level = TaskLoss(epsilon=30.0, delta=0.0)
     store, owners = inline_store(), budget(epsilon=70.0)
     total = total_on(
@@ -564,7 +564,7 @@ async def test_against_broken_masks_levels_of_randomisers_are_claimed(offers):
     assert caught.value.code is ErrorCode.POLICY_VIOLATION
 
 
-async def test_a_task_without_a_randomiser_bounds_nothing_there(offers):
+async def test_against_broken_masks_a_task_without_a_randomiser_is_rejected(offers):
     total = total_on(inline_store(), against=ClaimAdversary.BROKEN_MASKS)
     with pytest.raises(RemoteProtocolError, match="no local randomiser"):
         await check(total, offers[2])
@@ -582,7 +582,7 @@ async def test_a_task_without_a_randomiser_bounds_nothing_there(offers):
         {"data": "a" * 201},
     ],
 )
-def test_a_total_bounds_something(wrong):
+def test_an_invalid_total_budget_is_rejected(wrong):
     with pytest.raises(LocalProtocolError):
         TotalBudget(**{"data": "patients", "epsilon": 1.0, "delta": 1e-5, **wrong})
     assert TotalBudget(data="a" * 200, epsilon=1.0, delta=1e-5).data == "a" * 200
@@ -625,7 +625,7 @@ def client(connection, task_id, state_dir, total):
     )
 
 
-async def test_a_client_gives_to_the_first_task_and_not_to_the_second(
+async def test_a_client_contributes_to_the_first_task_but_not_beyond_its_total(
     aggregator, tmp_path, caplog, monkeypatch
 ):
     """They would fit alone; the second is refused before a key is made."""
@@ -669,7 +669,7 @@ async def test_a_client_gives_to_the_first_task_and_not_to_the_second(
     await asyncio.wait({second})
 
 
-async def test_a_client_without_a_total_claims_nothing(aggregator, tmp_path):
+async def test_a_client_without_a_total_makes_no_claims(aggregator, tmp_path):
     running = await start(aggregator, "first", epsilon=5.0)
 
     async def give(name):

@@ -185,7 +185,7 @@ def scenario(test, parameters=PROFILES["honest"], **options):
     manual_clock.run(main)
 
 
-async def come_back_until_the_sum(phones, name, *, most=30, crash=None):
+async def visit_until_the_sum(phones, name, *, most=30, crash=None):
     """Visit at the instants that visits return; return contribution and instants."""
     instants = []
     for _ in range(most):
@@ -213,11 +213,11 @@ async def come_back_until_the_sum(phones, name, *, most=30, crash=None):
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_phones_that_come_back_when_told_give_an_exact_sum_over_days(profile):
+def test_phones_that_return_when_told_get_an_exact_sum_over_days(profile):
     async def test(phones):
         phones.start()
         given = await asyncio.gather(
-            *(come_back_until_the_sum(phones, name) for name in NAMES)
+            *(visit_until_the_sum(phones, name) for name in NAMES)
         )
         for contribution, instants in given:
             np.testing.assert_array_equal(contribution.values, np.full(5, 10))
@@ -229,11 +229,11 @@ def test_phones_that_come_back_when_told_give_an_exact_sum_over_days(profile):
     scenario(test, PROFILES[profile])
 
 
-def test_a_phone_with_noise_pays_once():
+def test_a_phone_in_a_task_with_noise_is_charged_once():
     async def test(phones):
         phones.start()
         given = await asyncio.gather(
-            *(come_back_until_the_sum(phones, name) for name in NAMES)
+            *(visit_until_the_sum(phones, name) for name in NAMES)
         )
         assert [each.inputs for each, _ in given] == [4] * 4
         assert [each.sessions_left for each, _ in given] == [0] * 4
@@ -260,8 +260,8 @@ def test_a_phone_is_killed_at_each_of_its_calls_and_the_sum_is_exact(parameters,
         switch = CrashSwitch(at=points)
         phones.start()
         given = await asyncio.gather(
-            come_back_until_the_sum(phones, "ann", crash=switch),
-            *(come_back_until_the_sum(phones, name) for name in names[1:]),
+            visit_until_the_sum(phones, "ann", crash=switch),
+            *(visit_until_the_sum(phones, name) for name in names[1:]),
         )
         points = points + 5 if switch.is_dead else -1
         total = sum(range(1, len(names) + 1))
@@ -272,13 +272,13 @@ def test_a_phone_is_killed_at_each_of_its_calls_and_the_sum_is_exact(parameters,
         scenario(test, parameters)
 
 
-def test_what_was_said_is_said_again_with_the_same_bytes():
+def test_messages_are_repeated_with_the_same_bytes():
     """Requests and answers are lost in every round."""
 
     async def test(phones):
         phones.start()
         given = await asyncio.gather(
-            *(come_back_until_the_sum(phones, name) for name in NAMES)
+            *(visit_until_the_sum(phones, name) for name in NAMES)
         )
         for contribution, _ in given:
             np.testing.assert_array_equal(contribution.values, np.full(5, 10))
@@ -295,10 +295,10 @@ def test_what_was_said_is_said_again_with_the_same_bytes():
     scenario(test, PROFILES["malicious"], fault_of=fault_of)
 
 
-def test_a_vector_whose_upload_is_not_kept_is_made_once_if_one_visit_sends_it():
+def test_without_a_kept_upload_one_visit_makes_and_sends_the_vector_once():
     async def test(phones):
         phones.start()
-        await asyncio.gather(*(come_back_until_the_sum(phones, name) for name in NAMES))
+        await asyncio.gather(*(visit_until_the_sum(phones, name) for name in NAMES))
         assert phones.vectors == Counter(NAMES)
 
     scenario(test, options={"keep_upload": False}, payload=b"what all of them read")
@@ -307,7 +307,7 @@ def test_a_vector_whose_upload_is_not_kept_is_made_once_if_one_visit_sends_it():
 # --- one visit ------------------------------------------------------------------------
 
 
-def test_a_visit_asks_one_question_and_a_phone_that_has_answered_says_nothing_more():
+def test_a_visit_makes_one_request_and_sends_nothing_after_the_answer():
     async def test(phones):
         phones.start()
         await phones.sleep(1)
@@ -334,7 +334,7 @@ def test_a_visit_asks_one_question_and_a_phone_that_has_answered_says_nothing_mo
     scenario(test)
 
 
-def test_a_phone_sleeps_until_the_round_closes_and_never_beyond_the_next_one():
+def test_a_phone_returns_after_the_round_closes_and_before_the_next_one_ends():
     async def test(phones):
         phones.start()
         await phones.sleep(1)
@@ -355,7 +355,7 @@ def test_a_phone_sleeps_until_the_round_closes_and_never_beyond_the_next_one():
     scenario(test)
 
 
-def test_a_question_may_be_held_until_there_is_an_answer():
+def test_a_visit_can_hold_its_request_until_an_answer_exists():
     async def test(phones):
         phones.start()
         await phones.sleep(1)
@@ -370,7 +370,7 @@ def test_a_question_may_be_held_until_there_is_an_answer():
     scenario(test)
 
 
-def test_without_a_session_a_phone_is_told_when_to_ask_again():
+def test_without_a_session_a_visit_returns_the_time_of_the_next_one():
     async def test(phones):
         phones.start()
         await phones.sleep(1)
@@ -382,7 +382,7 @@ def test_without_a_session_a_phone_is_told_when_to_ask_again():
     scenario(test)
 
 
-def test_a_phone_that_has_slept_through_a_round_hears_that_it_is_out():
+def test_a_phone_that_missed_a_round_is_told_that_it_is_excluded():
     async def test(phones):
         phones.start()
         await phones.sleep(1)
@@ -396,9 +396,7 @@ def test_a_phone_that_has_slept_through_a_round_hears_that_it_is_out():
             await phones.visit("dan")
         with phones.client("dan") as client:
             assert client.place("sums").offer == b""
-        await asyncio.gather(
-            *(come_back_until_the_sum(phones, name) for name in NAMES[:3])
-        )
+        await asyncio.gather(*(visit_until_the_sum(phones, name) for name in NAMES[:3]))
         (released,) = phones.sums
         np.testing.assert_array_equal(released.residues, np.full(5, 6))
 
@@ -416,14 +414,14 @@ async def visit_until_the_upload(phones):
 
 
 @pytest.mark.parametrize("kind", [ValueError, SystemExit])
-def test_a_vector_that_cannot_be_made_is_zeros_with_noise_and_an_error_without(kind):
+def test_a_failing_function_gives_zeros_with_noise_and_an_error_without(kind):
     def fail(*_):
         raise kind("the sensor is broken")
 
     async def noised(phones):
         phones.start()
         given = await asyncio.gather(
-            *(come_back_until_the_sum(phones, name) for name in NAMES)
+            *(visit_until_the_sum(phones, name) for name in NAMES)
         )
         assert [each.inputs for each, _ in given] == [4] * 4
 
@@ -447,7 +445,7 @@ def test_a_vector_that_cannot_be_made_is_zeros_with_noise_and_an_error_without(k
     scenario(exact)
 
 
-def test_another_aggregator_hears_nothing_of_the_session():
+def test_another_aggregator_receives_nothing_of_the_session():
     async def test(phones):
         phones.start()
         await phones.sleep(1)
@@ -461,7 +459,7 @@ def test_another_aggregator_hears_nothing_of_the_session():
     scenario(test)
 
 
-def test_a_vector_that_is_not_ready_when_it_is_due_is_zeros():
+def test_a_vector_that_is_not_ready_in_time_is_replaced_by_zeros():
     # R3.5-5: a server that chooses the payload would else learn who is slow.
     go_on = threading.Event()
 
@@ -472,7 +470,7 @@ def test_a_vector_that_is_not_ready_when_it_is_due_is_zeros():
         assert found.has_sent
         assert phones.clock.now() - before == 0.7 * LONG["masked_input"]
         given = await asyncio.gather(
-            *(come_back_until_the_sum(phones, name) for name in NAMES)
+            *(visit_until_the_sum(phones, name) for name in NAMES)
         )
         assert [each.inputs for each, _ in given] == [4] * 4
 
@@ -489,7 +487,7 @@ def test_a_vector_that_is_not_ready_when_it_is_due_is_zeros():
         go_on.set()
 
 
-def test_a_phone_whose_view_is_refused_binds_nothing_and_is_not_charged():
+def test_a_phone_rejected_for_its_view_binds_no_input_and_is_not_charged():
     # R5.3-14.
     class Refusing(ConnectionAround):
         async def call(self, request):
@@ -511,7 +509,7 @@ def test_a_phone_whose_view_is_refused_binds_nothing_and_is_not_charged():
     scenario(test, with_noise(parameters_for(4, dimension=5, threshold=3)))
 
 
-def test_another_payload_than_the_offer_names_makes_no_vector():
+def test_a_wrong_payload_creates_no_vector():
     class Exchanging(ConnectionAround):
         async def call(self, request):
             answer = await super().call(request)
@@ -530,7 +528,7 @@ def test_another_payload_than_the_offer_names_makes_no_vector():
     scenario(test, payload=b"what all of them read")
 
 
-def test_no_update_larger_than_the_session_can_have_is_fetched():
+def test_an_update_larger_than_its_session_allows_is_not_fetched():
     asked = []
 
     class Large(ConnectionAround):
@@ -592,7 +590,7 @@ def test_an_aggregator_that_repeats_an_update_is_left(is_same, is_whole):
     scenario(test)
 
 
-def test_a_session_that_is_lost_at_the_aggregator_is_left():
+def test_a_session_unknown_to_the_aggregator_is_left():
     async def test(phones):
         phones.start()
         await phones.sleep(1)
@@ -610,7 +608,7 @@ def test_a_session_that_is_lost_at_the_aggregator_is_left():
 
 
 @pytest.mark.parametrize("name", ["held_seconds", "visit_seconds", "max_payload_bytes"])
-def test_an_argument_out_of_range_is_named(name):
+def test_an_argument_out_of_range_is_named_in_the_error(name):
     async def test(phones):
         with pytest.raises(LocalProtocolError, match=name):
             await phones.visit("ann", **{name: -1})
@@ -622,7 +620,7 @@ def test_an_argument_out_of_range_is_named(name):
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_each_round_says_how_long_it_lasts_to_those_alone_who_have_answered(profile):
+def test_the_duration_of_a_round_is_reported_only_to_clients_that_answered(profile):
     async def test(phones):
         phones.start()
         await phones.sleep(1)
@@ -653,7 +651,7 @@ def test_each_round_says_how_long_it_lasts_to_those_alone_who_have_answered(prof
 PAGE = Path(__file__).parents[4] / "docs" / "phones.md"
 
 
-def test_the_program_on_the_page_is_a_visit(monkeypatch):
+def test_the_program_on_the_page_completes_a_visit(monkeypatch):
     (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     program = compile(block, PAGE.name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 

@@ -100,7 +100,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_sample_settings_name_no_file_twice(program):
+def test_the_sample_settings_use_every_file_once(program):
     paths = PROGRAMS[program]()
     assert (
         refuse_shared_paths(paths) == f"{len(paths)} paths, none written over another"
@@ -109,7 +109,7 @@ def test_sample_settings_name_no_file_twice(program):
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_each_pair_of_paths_is_refused_as_one_file(program):
+def test_any_two_equal_paths_are_rejected(program):
     paths = PROGRAMS[program]()
     kept = 0
     for one, other in itertools.permutations(range(len(paths)), 2):
@@ -151,7 +151,7 @@ def pair(one, other, *, sent=False, state=False):
         ("circle", "circle"),
     ],
 )
-def test_two_ways_to_one_file(tmp_path, monkeypatch, one, other):
+def test_two_paths_to_one_file_are_rejected(tmp_path, monkeypatch, one, other):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "d").mkdir()
     (tmp_path / "x.npy").write_bytes(b"x")
@@ -175,12 +175,14 @@ def test_two_ways_to_one_file(tmp_path, monkeypatch, one, other):
         ("x[1].npy", "x-{session}.npy"),
     ],
 )
-def test_files_that_differ_for_every_number(tmp_path, monkeypatch, one, other):
+def test_patterns_that_differ_for_every_number_are_accepted(
+    tmp_path, monkeypatch, one, other
+):
     monkeypatch.chdir(tmp_path)
     refuse_shared_paths(pair(one, other))
 
 
-def test_a_state_directory_holds_nothing_else(tmp_path, monkeypatch):
+def test_a_state_directory_must_not_contain_other_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "state").mkdir()
     (tmp_path / "link").symlink_to("state")
@@ -216,7 +218,7 @@ SHOW = pytest.mark.parametrize("show", [[], ["--show-settings"]], ids=["start", 
         ("--output", "client-state/book.sqlite3", "client.state_dir"),
     ],
 )
-def test_the_client_refuses_before_it_writes(place, capsys, show, case):
+def test_the_client_rejects_shared_paths_before_writing(place, capsys, show, case):
     option, path, other = case
     before = Path("x.npy").read_bytes()
     options = [option, path] + ["--output", "y.npy"] * (option == "--payload-out")
@@ -241,7 +243,7 @@ def test_the_client_refuses_before_it_writes(place, capsys, show, case):
         "task.payload=sums/sum-3.npy",
     ],
 )
-def test_the_server_refuses_before_it_writes(place, capsys, show, change):
+def test_the_server_rejects_shared_paths_before_writing(place, capsys, show, change):
     file = place / "server.toml"
     assert main(["server", "--config", str(file), "--set", change, *show]) == 72
     assert change.partition("=")[0] in capsys.readouterr().err
@@ -258,7 +260,9 @@ def test_the_server_refuses_before_it_writes(place, capsys, show, change):
         ("helper", ["--set", "server.rollback_mark=/etc/secagg/helper.key"]),
     ],
 )
-def test_two_aggregators_refuse_likewise(place, capsys, show, part, words):
+def test_two_aggregators_reject_shared_paths_before_writing(
+    place, capsys, show, part, words
+):
     file = CONFIG / "two-aggregators" / f"{part}.toml"
     changed = ["--set", "tls.key=/etc/secagg/helper.key"] if part == "helper" else []
     command = ["two-aggregators", part, "--config", str(file), *words, *changed, *show]
@@ -267,7 +271,7 @@ def test_two_aggregators_refuse_likewise(place, capsys, show, part, words):
     assert np.load(place / "x.npy").tolist() == [1, 1]
 
 
-async def test_the_doctor_says_what_the_start_refuses(place):
+async def test_the_doctor_reports_shared_paths_like_the_start(place):
     text = (place / "server.toml").read_text()
     (place / "server.toml").write_text(
         text.replace("[server]", '[server]\noutput_dir = "server-state"')

@@ -12,7 +12,7 @@ def test_durations_are_a_number_and_a_unit(text, seconds):
 
 
 @pytest.mark.parametrize("text", ["", "30", "m", "0s", "-1h", "1.5h", "367d", "1h30m"])
-def test_anything_else_is_no_duration(text):
+def test_invalid_durations_are_rejected(text):
     with pytest.raises(ServiceError, match=r"task\.window is no duration") as caught:
         seconds_of(text, "task.window")
     assert caught.value.code is ErrorCode.BAD_SETTINGS
@@ -29,7 +29,7 @@ def test_anything_else_is_no_duration(text):
         ("continuous", "5m", "needs a schedule"),
     ],
 )
-def test_what_is_no_schedule_names_its_setting(schedule, window, complaint):
+def test_an_invalid_schedule_names_its_setting(schedule, window, complaint):
     with pytest.raises(ServiceError, match=complaint) as caught:
         Schedule.parse(schedule, window)
     assert str(caught.value).startswith("task.")

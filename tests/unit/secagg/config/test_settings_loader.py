@@ -74,7 +74,7 @@ def complaint_of(action) -> ServiceError:
     return caught.value
 
 
-def test_later_sources_win_and_every_value_knows_its_origin(tmp_path):
+def test_later_sources_take_precedence_and_each_value_records_its_origin(tmp_path):
     loaded = client(
         tmp_path,
         environment={
@@ -125,7 +125,9 @@ def test_an_unknown_key_is_an_error_with_a_suggestion(tmp_path, text, expected, 
         ("certified (own proof)", "Did you mean certified?"),
     ],
 )
-def test_an_unknown_ground_is_an_error_with_a_suggestion(tmp_path, given, step):
+def test_an_unknown_status_in_grounds_is_an_error_with_a_suggestion(
+    tmp_path, given, step
+):
     error = complaint_of(
         lambda: client(tmp_path, overrides=[f"policy.grounds={given}"])
     )
@@ -136,7 +138,7 @@ def test_an_unknown_ground_is_an_error_with_a_suggestion(tmp_path, given, step):
     assert loaded.settings.policy.grounds == GROUNDS
 
 
-def test_limits_of_a_program_have_known_grounds_as_well():
+def test_an_unknown_status_in_privacy_limits_is_an_error_with_a_suggestion():
     for words, step in (
         ({"certified", "publishd"}, "Did you mean published?"),
         ({"hypothetical"}, f"Choose among {', '.join(GROUNDS)}."),
@@ -215,7 +217,7 @@ def test_a_file_named_like_a_variable_has_the_types_of_a_file(tmp_path, monkeypa
     assert "must be a whole number" in str(error)
 
 
-def test_a_missing_key_says_what_it_is_for_and_where_it_goes(tmp_path):
+def test_a_missing_key_states_its_purpose_and_place(tmp_path):
     error = complaint_of(lambda: client(tmp_path, CLIENT.replace('task = "t"', "")))
     assert "client.task is missing" in str(error)
     assert "[client]" in error.next_step
@@ -248,7 +250,7 @@ def test_a_missing_file_is_a_clear_error(tmp_path):
     assert "cannot read the settings file" in str(error)
 
 
-def test_texts_from_the_environment_become_lists_and_empty_optionals(tmp_path):
+def test_environment_texts_are_parsed_as_lists_and_empty_optionals(tmp_path):
     loaded = client(
         tmp_path,
         environment={
@@ -275,7 +277,7 @@ def test_texts_from_the_environment_become_lists_and_empty_optionals(tmp_path):
         ('server.listen="[::1]:7400"', "--set 'server.listen=[::1]:7400'"),
     ],
 )
-def test_a_flag_written_as_in_a_file_is_refused_and_shows_the_spelling(
+def test_a_toml_value_in_set_is_rejected_with_the_correct_spelling(
     tmp_path, override, remedy
 ):
     error = complaint_of(lambda: server(tmp_path, overrides=[override]))
@@ -284,13 +286,13 @@ def test_a_flag_written_as_in_a_file_is_refused_and_shows_the_spelling(
     assert error.next_step == f"Write {remedy}"
 
 
-def test_the_spelling_shown_for_a_variable_is_that_of_a_variable(tmp_path):
+def test_a_toml_value_in_a_variable_is_rejected_with_the_correct_spelling(tmp_path):
     variable = {"SECAGG_TASK_INVITED": '["a", "b"]'}
     error = complaint_of(lambda: server(tmp_path, environment=variable))
     assert error.next_step == "Write SECAGG_TASK_INVITED=a,b"
 
 
-def test_lists_and_bracketed_addresses_are_taken_as_they_are_meant(tmp_path):
+def test_lists_and_bracketed_addresses_are_parsed(tmp_path):
     settings = server(
         tmp_path,
         overrides=["task.invited=a, b,c", "server.listen=[::1]:7400", "task.id=2026"],
@@ -302,7 +304,7 @@ def test_lists_and_bracketed_addresses_are_taken_as_they_are_meant(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["", "a b", "[a]", "..", "x" * 256])
-def test_an_invitation_that_no_client_can_accept_is_refused(tmp_path, name):
+def test_an_invited_name_without_a_possible_certificate_is_rejected(tmp_path, name):
     text = SERVER.replace('id = "t"', f'id = "t"\ninvited = ["{name}"]')
     assert "no certificate" in str(complaint_of(lambda: server(tmp_path, text)))
 
@@ -319,7 +321,7 @@ def test_a_server_without_budget_and_without_acknowledgement_is_refused(tmp_path
     assert NO_NOISE_ACKNOWLEDGEMENT in error.next_step
 
 
-def test_waiving_noise_takes_the_whole_sentence_and_excludes_a_budget(tmp_path):
+def test_waiving_noise_requires_the_whole_sentence_and_excludes_a_budget(tmp_path):
     bare = SERVER.partition("[noise]")[0]
     waived = server(tmp_path, bare + f'[noise]\nnone = "{NO_NOISE_ACKNOWLEDGEMENT}"\n')
     assert waived.settings.noise.none
@@ -330,7 +332,7 @@ def test_waiving_noise_takes_the_whole_sentence_and_excludes_a_budget(tmp_path):
     assert "noise.epsilon" in str(error)
 
 
-def test_a_client_that_demands_noise_must_say_how_much(tmp_path):
+def test_a_client_that_requires_noise_must_set_limits(tmp_path):
     text = CLIENT.replace("max_epsilon = 4", "")
     error = complaint_of(lambda: client(tmp_path, text))
     assert "max_epsilon" in str(error)
@@ -348,7 +350,7 @@ def lines(settings):
 
 
 @pytest.mark.parametrize("missing", list(TOTAL))
-def test_a_total_is_set_whole(tmp_path, missing):
+def test_a_total_budget_must_be_set_completely(tmp_path, missing):
     whole = client(tmp_path, CLIENT + lines(TOTAL)).settings.policy
     assert total_budget(whole) == TotalBudget(data="patients", epsilon=9.0, delta=1e-5)
     part = {name: value for name, value in TOTAL.items() if name != missing}
@@ -359,13 +361,13 @@ def test_a_total_is_set_whole(tmp_path, missing):
     assert kept.directory == tmp_path / "shared"
 
 
-def test_a_directory_of_claims_without_a_total_is_refused(tmp_path):
+def test_a_claims_directory_without_a_total_is_rejected(tmp_path):
     text = CLIENT + 'data_dir = "shared"\n'
     error = complaint_of(lambda: client(tmp_path, text))
     assert "policy.data is missing" in str(error)
 
 
-def test_data_with_a_total_are_given_to_no_task_without_noise(tmp_path):
+def test_a_total_budget_requires_noise(tmp_path):
     text = CLIENT + lines(TOTAL) + "require_noise = false\n"
     error = complaint_of(lambda: client(tmp_path, text))
     assert "require_noise" in str(error)
@@ -397,7 +399,7 @@ KEY = f"ed25519:03{'00' * 31}"
 DISTRUSTS = {"SECAGG_POLICY_PROFILES": "malicious-server"}
 
 
-def test_an_identity_is_set_whole(tmp_path):
+def test_an_identity_must_be_set_completely(tmp_path):
     section = client(
         tmp_path,
         environment=DISTRUSTS,
@@ -420,13 +422,13 @@ def test_an_identity_is_set_whole(tmp_path):
         (("enrolment.identity=a", "enrolment.credential=b"), "enrolment.enrolment_key"),
     ],
 )
-def test_half_an_identity_is_refused(tmp_path, overrides, missing):
+def test_an_incomplete_identity_is_rejected(tmp_path, overrides, missing):
     error = complaint_of(lambda: client(tmp_path, overrides=overrides))
     assert f"{missing} is missing" in str(error)
 
 
 @pytest.mark.parametrize("profile", ["malicious-server", "malicious-server-sparse"])
-def test_a_profile_that_distrusts_the_server_needs_an_issuer(tmp_path, profile):
+def test_a_profile_without_trust_in_the_server_requires_an_issuer(tmp_path, profile):
     error = complaint_of(
         lambda: client(tmp_path, overrides=(f"policy.profiles={profile}",))
     )
@@ -440,7 +442,7 @@ def test_a_profile_that_distrusts_the_server_needs_an_issuer(tmp_path, profile):
     assert settings.enrolment.enrolment_key == KEY
 
 
-def test_a_list_without_an_issuer_is_refused(tmp_path):
+def test_a_revocation_list_without_an_issuer_is_rejected(tmp_path):
     error = complaint_of(
         lambda: server(tmp_path, overrides=("enrolment.revocations=a",))
     )
@@ -451,7 +453,7 @@ def test_a_list_without_an_issuer_is_refused(tmp_path):
 @pytest.mark.parametrize(
     "key", [KEY[:-1], KEY.upper(), KEY[8:], "ed25519:" + "00" * 32]
 )
-def test_what_is_no_enrolment_key_is_refused(tmp_path, load, key):
+def test_an_invalid_enrolment_key_is_rejected(tmp_path, load, key):
     error = complaint_of(
         lambda: load(tmp_path, overrides=(f"enrolment.enrolment_key={key}",))
     )

@@ -62,7 +62,7 @@ def bad(tmp_path, request):
 @pytest.mark.parametrize(
     ("bad", "few"), [("gRPC", FEW), ("HTTP edge", FEW[:1])], indirect=["bad"]
 )
-def test_the_command_does_what_cases_demand(bad, few):
+def test_the_client_command_passes_a_few_cases(bad, few):
     cases = [case for case in kit.cases() if case.id in few]
     assert len(cases) == len(few)
     assert bad(cases) == []

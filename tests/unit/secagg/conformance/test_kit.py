@@ -54,7 +54,7 @@ def test_every_rule_has_a_case_or_a_reason():
     assert all(len(why) > 20 for why in reasons.values())
 
 
-def test_every_case_is_one_that_can_be_played():
+def test_every_case_can_be_played():
     ids = [case.id for case in kit.cases()]
     assert len(set(ids)) == len(ids)
     for case in kit.cases():
@@ -97,7 +97,7 @@ def test_noise_is_tested_against_its_law(kind, drawn):
     assert bool(noise_law.noise_fault(changed, VARIANCE)) == (kind != "right")
 
 
-def test_another_law_of_the_same_variance_is_noticed(drawn):
+def test_noise_of_another_law_with_the_same_variance_is_detected(drawn):
     """Right noise is blamed once in 10^9 seeds."""
     assert noise_law.law_complaint(drawn, VARIANCE) == ""
     ranks = np.argsort(np.argsort(drawn, kind="stable"), kind="stable")
@@ -165,7 +165,9 @@ def program(home):
         ),
     ],
 )
-def test_a_program_that_breaks_the_lines_ends_its_case_only(program, act, timeout, why):
+def test_a_program_that_violates_the_line_protocol_fails_only_its_case(
+    program, act, timeout, why
+):
     tested = program(act, timeout)
     abilities = kit.hello(tested)
     (case,) = kit.chosen((1,), "honest")
@@ -177,7 +179,7 @@ def test_a_program_that_breaks_the_lines_ends_its_case_only(program, act, timeou
     assert kit.hello(tested) == abilities
 
 
-def test_a_late_second_line_is_no_answer_to_the_next_question(program):
+def test_a_late_second_line_is_not_accepted_as_the_next_answer(program):
     tested = program(
         "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1]);"
         "print('{}', flush=True); signal.sigwait([signal.SIGUSR1]);"
@@ -219,7 +221,7 @@ class Babbler:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_no_answer_ends_the_kit(seed):
+def test_no_answer_of_a_program_crashes_the_kit(seed):
     babbler = Babbler(seed)
     abilities = kit.Abilities.of(Driver.hello())
     for case in kit.cases():
@@ -229,7 +231,7 @@ def test_no_answer_ends_the_kit(seed):
 
 
 @pytest.mark.parametrize("entry", [math.nan, math.inf, "x", None, [], "9" * 5000, 0.5])
-def test_a_sum_that_is_read_wrongly_is_noticed(play, entry):
+def test_a_sum_with_a_wrong_entry_is_detected(play, entry):
     class Faulty(Driver):
         def answer(self, line):
             answer = super().answer(line)
@@ -244,7 +246,7 @@ def test_a_sum_that_is_read_wrongly_is_noticed(play, entry):
     assert noised.is_bad
 
 
-def test_a_flood_without_a_line_is_cut(program, monkeypatch):
+def test_a_flood_without_a_line_break_is_cut_off(program, monkeypatch):
     monkeypatch.setattr("secagg.conformance.program.MAX_LINE_BYTES", 1 << 20)
     tested = program("while True: sys.stdout.write('x' * 65536)")
     kit.hello(tested)
@@ -260,7 +262,7 @@ def test_error_output_is_read_and_bounded(program):
     assert tested.read_errors() == b""
 
 
-def test_a_program_that_always_fails_is_not_restarted(home):
+def test_a_program_that_always_fails_is_restarted_only_a_few_times(home):
     command = [sys.executable, "-S", "-c", "pass"]
     tested = Program(command, timeout=20.0, state=home, max_restarts=2)
     for _ in range(3):
@@ -270,7 +272,7 @@ def test_a_program_that_always_fails_is_not_restarted(home):
         tested.call({"do": "hello"})
 
 
-def test_what_a_program_has_started_ends_with_it(program):
+def test_a_program_is_terminated_after_its_timeout(program):
     tested = program("signal.pause()", 0.5)
     kit.hello(tested)
     process = tested._process
@@ -283,12 +285,12 @@ def test_what_a_program_has_started_ends_with_it(program):
     "change",
     [{"more": 1}, {"restart": "sometimes"}, {"profiles": None}, {"graphs": 3}],
 )
-def test_an_answer_to_hello_has_its_keys(change):
+def test_an_incomplete_hello_is_rejected(change):
     with pytest.raises(ProgramFailedError, match="hello"):
         kit.Abilities.of(HELLO | change)
 
 
-def test_what_is_not_claimed_is_not_listed():
+def test_cases_of_abilities_not_claimed_are_skipped_with_a_reason():
     abilities = kit.Abilities.of(HELLO)
     lacking = {case.id: abilities.skip_reason(case) for case in kit.cases()}
     assert lacking["honest"] == ""
@@ -335,7 +337,7 @@ def test_a_known_failure_must_fail(home):
         report.known_failing(path)
 
 
-def test_the_certificate_says_what_was_tested():
+def test_the_certificate_states_what_was_tested():
     abilities = kit.Abilities.of(HELLO | {"name": "a\x1b[31mred"})
     found = report.certificate(abilities, _verdicts(), role="client", seed=7)
     assert "\x1b" not in found["program"]
@@ -357,7 +359,7 @@ def test_the_certificate_says_what_was_tested():
 PAGE = (ROOT / "docs" / "write-a-client.md").read_text(encoding="utf-8")
 
 
-def test_the_page_shows_an_answer_to_hello_that_is_taken():
+def test_the_hello_on_the_page_is_valid():
     (shown,) = re.findall(r"```json\n(.*)\n```", PAGE)
     abilities = kit.Abilities.of(json.loads(shown))
     assert abilities.profiles == {1}
@@ -400,7 +402,7 @@ def test_the_command_drives_a_process(home, capsys, json_answer):
     assert json.loads(said[-1]) == {"verdict": "passed", "why": ""}
 
 
-def test_a_program_that_claims_no_case_has_not_conformed(capsys):
+def test_a_program_that_claims_no_case_does_not_conform(capsys):
     nothing = json.dumps(HELLO | {"graphs": []})
     words = ["conformance", "drive", "--json", "--", sys.executable, "-S", "-c"]
     assert main([*words, f"input(); print({nothing!r})"]) == exit_code_of(
@@ -409,7 +411,7 @@ def test_a_program_that_claims_no_case_has_not_conformed(capsys):
     assert not json.loads(capsys.readouterr().out.splitlines()[-1])["ok"]
 
 
-def test_the_command_fails_with_its_own_code(capsys):
+def test_the_command_fails_with_not_conforming(capsys):
     words = ["conformance", "drive", "--json", "--", sys.executable, "-S", "-c", ""]
     assert main(words) == exit_code_of(ErrorCode.NOT_CONFORMING)
     assert "hello" in capsys.readouterr().out

@@ -15,7 +15,7 @@ def nothing_is_remembered():
 
 
 @pytest.mark.parametrize("plant", planted_faults.FAULTS, ids=lambda each: each.__name__)
-def test_a_planted_fault_is_caught_by_a_case_of_its_rule(plant, play):
+def test_each_planted_fault_is_detected_by_a_case_of_its_rule(plant, play):
     fault = plant()
     verdicts = play(rule=fault.rule, make=fault.driver, patches=fault.patches)
     assert fault.fired, "the fault was never reached"

@@ -81,12 +81,12 @@ def test_the_server_of_this_package_passes_every_case(home):
     assert not_passed(verdicts) == []
 
 
-def test_a_server_that_restarts_in_memory_passes_every_case_of_a_restart(home):
+def test_a_server_restarted_in_memory_passes_every_restart_case(home):
     cases = [CASES[name] for name in RESTARTED]
     assert not_passed(played_by(InThisProcess(home), cases, restart="memory")) == []
 
 
-def test_a_certificate_says_what_was_not_claimed(home):
+def test_a_certificate_lists_what_was_not_claimed(home):
     """Without noise and restarts their cases are skipped by name, not passed."""
     verdicts = played_by(InThisProcess(home), restart=None, mechanisms=[])
     claims = abilities(restart=None, mechanisms=[])
@@ -139,7 +139,7 @@ def _with_an_update_for_all(line, answer):
         (lambda line, _: {"refused": "X"} if line["do"] == "receive" else {}, 41),
     ],
 )
-def test_a_faulty_server_is_noticed(home, fault, least):
+def test_a_faulty_server_is_detected(home, fault, least):
     verdicts = played_by(InThisProcess(home, change=fault))
     assert sum(verdict.is_bad for verdict in verdicts) >= least
 
@@ -249,12 +249,12 @@ def subtracting(found: Fault, change: Callable[..., None]) -> None:
 
 
 @fault(*LAYERED)
-def takes_no_layer_back(found):
+def removes_no_layer(found):
     subtracting(found, lambda *_: None)
 
 
 @fault(*LAYERED)
-def takes_back_other_draws(found):
+def removes_other_draws(found):
     def other(right, total, removal):
         seeds = tuple((layer, SecretBytes(bytes(32))) for layer, _ in removal.seeds)
         right(total, replace(removal, seeds=seeds))
@@ -263,7 +263,7 @@ def takes_back_other_draws(found):
 
 
 @fault("server-noise-in-layers", "server-noise-signed")
-def takes_layers_of_one_client_back(found):
+def removes_layers_of_one_client(found):
     def one(right, total, removal):
         right(total, replace(removal, seeds=removal.seeds[:1]))
 
@@ -271,7 +271,7 @@ def takes_layers_of_one_client_back(found):
 
 
 @fault("server-noise-of-fewer")
-def goes_by_the_roster_and_not_by_u2(found):
+def uses_the_roster_instead_of_u2(found):
     right = step_server.read_noise_terms
 
     def changed(parameters, share_holders):
@@ -297,7 +297,7 @@ def releases_a_sum_of_too_few(found):
 
 
 @fault("server-more-than-max-clients")
-def takes_one_more_than_it_has_room_for(found):
+def accepts_one_client_too_many(found):
     right = StepServer.receive
 
     def changed(server, sender, message):
@@ -365,7 +365,7 @@ def forgets_that_a_round_was_closed(found):
 
 
 @fault(*BETWEEN, *EVERYWHERE)
-def forgets_the_last_message(found):
+def loses_the_last_message(found):
     """Lines that repeat it are gone as well."""
 
     def forget(lines):
@@ -377,7 +377,7 @@ def forgets_the_last_message(found):
 
 
 @fault("server-restart-everywhere-ring")
-def orders_the_ring_anew(found):
+def reorders_the_ring(found):
     class Faulty(ServerDriver):
         def restart(self) -> dict[str, Any]:
             real = step_server.StepServer.close_round
@@ -394,7 +394,7 @@ def orders_the_ring_anew(found):
 
 
 @fault(*BETWEEN)
-def takes_a_second_message_after_a_restart(found):
+def accepts_a_second_message_after_a_restart(found):
     class Faulty(ServerDriver):
         def answer(self, line: Mapping[str, Any]) -> dict[str, Any]:
             answer = super().answer(line)
@@ -423,7 +423,7 @@ def counts_a_repeated_upload_after_a_restart(found):
 
 
 @fault("server-restart-everywhere-with-noise")
-def takes_no_layer_back_after_a_restart(found):
+def removes_no_layer_after_a_restart(found):
     class Faulty(ServerDriver):
         def restart(self) -> dict[str, Any]:
             def nothing(_total, removal):
@@ -452,7 +452,7 @@ def ends_otherwise_after_a_restart(found):
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_fires_and_is_found_by_each_of_its_cases(home, name):
+def test_each_fault_is_reached_and_detected_by_each_of_its_cases(home, name):
     plant, cases = FAULTS[name]
     for case in cases:
         found = Fault(cases)
@@ -465,11 +465,11 @@ def test_a_fault_fires_and_is_found_by_each_of_its_cases(home, name):
         assert "it ended in" not in verdict.why, (case, verdict.why)
 
 
-def test_every_case_of_noise_and_restarts_finds_a_fault():
+def test_every_case_of_noise_and_restarts_detects_a_fault():
     assert {case for _, cases in FAULTS.values() for case in cases} >= new()
 
 
-def test_a_line_that_was_cut_off_was_never_answered(home):
+def test_a_truncated_journal_line_counts_as_not_answered(home):
     """A crash in the middle of a write loses that line, and nothing else."""
     server = InThisProcess(home)
     (case,) = [each for each in server_cases() if each.id == "server-honest"]

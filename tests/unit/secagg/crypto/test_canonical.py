@@ -38,7 +38,7 @@ def write(fields):
 
 
 @given(st.lists(FIELDS, max_size=8))
-def test_what_is_written_is_read_back_and_nothing_is_left(fields):
+def test_written_fields_are_read_back_completely(fields):
     reader = Reader(write(fields), "record")
     assert [(name, read(reader, name)) for name, _ in fields] == fields
     reader.end()
@@ -58,7 +58,7 @@ def test_integers_are_big_endian_and_blobs_carry_their_length():
     assert encoded.hex() == "0102" + "00000002" + "6162" + "7a" + "00000002" + "c3a9"
 
 
-def test_a_text_that_ends_early_in_other_languages_is_neither_written_nor_read():
+def test_a_text_with_a_nul_character_is_neither_written_nor_read():
     with pytest.raises(ValueError, match=r"U\+0000"):
         Writer().text("a\0b")
     with pytest.raises(CanonicalEncodingError, match=r"U\+0000"):
@@ -106,7 +106,7 @@ def test_the_representation_of_a_reader_shows_no_content():
     assert "secret" not in repr(Reader(b"secret", "record"))
 
 
-def test_remaining_counts_down():
+def test_remaining_counts_the_unread_bytes():
     reader = Reader(b"abc", "record")
     reader.fixed(2)
     assert reader.remaining == 1

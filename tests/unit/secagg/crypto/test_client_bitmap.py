@@ -20,7 +20,7 @@ def roster_set(members, size):
 
 
 @given(sets())
-def test_it_holds_what_the_bitmap_says(case):
+def test_a_set_contains_the_members_of_its_bitmap(case):
     size, members = case
     made = roster_set(members, size)
     assert made == members
@@ -34,7 +34,7 @@ def test_it_holds_what_the_bitmap_says(case):
 
 
 @given(sets(40, 48), sets(40, 40))
-def test_it_is_compared_by_its_members(one, other):
+def test_sets_are_compared_by_their_members(one, other):
     (size, members), (_, others) = one, other
     made = roster_set(members, size)
     assert (made <= roster_set(others, 40)) == (members <= others)
@@ -44,7 +44,7 @@ def test_it_is_compared_by_its_members(one, other):
 
 
 @given(st.integers(0, 40), st.binary(max_size=6))
-def test_it_takes_exactly_the_bitmaps_that_are_decoded(size, data):
+def test_a_set_accepts_exactly_the_bitmaps_that_decode(size, data):
     # R3.3-1
     try:
         expected = decode_set(data, size)
@@ -55,6 +55,6 @@ def test_it_takes_exactly_the_bitmaps_that_are_decoded(size, data):
         assert tuple(ClientBitmap(data, size)) == expected
 
 
-def test_a_roster_beyond_all_rosters_is_a_fault_of_the_caller():
+def test_a_negative_roster_size_is_rejected():
     with pytest.raises(ValueError, match="roster"):
         ClientBitmap(b"", -1)

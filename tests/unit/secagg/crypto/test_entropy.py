@@ -24,7 +24,7 @@ class CountingEntropy:
         return self._stream.token(size)
 
 
-def test_a_stream_repeats_whatever_the_sizes_of_its_pieces():
+def test_a_stream_does_not_depend_on_the_sizes_of_its_pieces():
     whole = SeededEntropy(SEED, b"noise").token(100)
     stream = SeededEntropy(SEED, b"noise")
     assert b"".join(stream.token(size) for size in (1, 0, 15, 16, 17, 51)) == whole
@@ -58,7 +58,7 @@ def test_the_representation_of_a_stream_shows_its_label_only():
     assert repr(SeededEntropy(SEED, b"noise")) == "SeededEntropy(label=b'noise')"
 
 
-def test_system_entropy_asks_the_operating_system(monkeypatch):
+def test_system_entropy_uses_the_operating_system(monkeypatch):
     monkeypatch.setattr(entropy.secrets, "token_bytes", lambda size: b"\xaa" * size)
     assert SystemEntropy().token(3) == b"\xaa" * 3
 
@@ -67,7 +67,7 @@ def test_system_entropy_does_not_repeat_itself():
     assert SystemEntropy().token(32) != SystemEntropy().token(32)
 
 
-def test_primitives_take_randomness_only_where_they_are_told(monkeypatch):
+def test_primitives_take_randomness_only_from_the_given_source(monkeypatch):
     def refuse(_size):
         raise AssertionError("an entropy source was touched that was not passed in")
 

@@ -61,7 +61,9 @@ def test_second_encodings_of_a_point_are_refused(pair, point):
         pair.agree(bytes.fromhex(point))
 
 
-def test_a_secret_of_zeros_is_refused_whatever_the_list_says(monkeypatch, pair):
+def test_a_secret_of_zeros_is_rejected_even_if_its_point_is_not_listed(
+    monkeypatch, pair
+):
     # R6-1: the library's own look stands behind the list of points.
     monkeypatch.setattr(key_agreement, "_LOW_ORDER", frozenset())
     for point in VECTORS["low_order"]:
@@ -102,7 +104,7 @@ def test_a_reconstructed_private_key_gives_the_advertised_public_key(pair):
     assert public_key_of(SecretBytes(changed)) != pair.public_bytes
 
 
-def test_keys_follow_from_entropy_alone():
+def test_keys_are_determined_by_the_entropy():
     seed = SecretBytes(bytes(32))
     first = KeyPair.generate(SeededEntropy(seed, b"k"))
     second = KeyPair.generate(SeededEntropy(seed, b"k"))

@@ -33,7 +33,7 @@ COMMON = [
 ]
 
 
-def test_every_field_enters_every_key_and_no_two_purposes_share_one():
+def test_every_field_changes_every_key_and_no_two_purposes_share_one():
     keys = [channel(**change) for change in COMMON]
     keys += [channel(sender=5, receiver=3), channel(sender=4), channel(receiver=4)]
     keys += [pair(**change)[:16] for change in COMMON]
@@ -63,7 +63,7 @@ def test_mask_keys_have_the_size_of_the_suite(suite, size):
 
 
 @pytest.mark.parametrize(("low", "high"), [(5, 3), (3, 3)])
-def test_a_pair_out_of_order_is_refused(low, high):
+def test_a_pair_in_descending_order_is_rejected(low, high):
     with pytest.raises(ValueError, match="ascending"):
         pair(low=low, high=high)
 

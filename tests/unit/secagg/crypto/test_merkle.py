@@ -32,7 +32,7 @@ def from_the_definition(leaves):
 
 
 @pytest.mark.parametrize("row", TREES, ids=lambda row: row["leaves"])
-def test_tops_and_proofs_are_those_of_the_vectors(row):
+def test_roots_and_proofs_match_the_vectors(row):
     count = row["leaves"]
     tree = MerkleTree(leaves_of(count), CipherSuite(row["suite"]))
     assert tree.top.hex() == row["top"]
@@ -45,7 +45,7 @@ def test_tops_and_proofs_are_those_of_the_vectors(row):
 
 
 @pytest.mark.parametrize("row", PROOFS, ids=lambda row: row["name"])
-def test_proofs_that_were_tampered_with(row):
+def test_tampered_proofs_are_rejected(row):
     shown = {place: leaves_of(11)[place] for place in row["shown"]}
     proof = [bytes.fromhex(part) for part in row["proof"]]
     if "top" in row:
@@ -56,7 +56,7 @@ def test_proofs_that_were_tampered_with(row):
 
 
 @given(st.integers(1, 200))
-def test_levels_in_pairs_are_the_tree_of_the_definition(count):
+def test_the_tree_matches_the_recursive_definition(count):
     leaves = leaves_of(count)
     assert MerkleTree(leaves, SUITE).top == from_the_definition(leaves)
 
@@ -72,7 +72,7 @@ def test_a_proof_gives_the_top_from_any_leaves(known):
 
 
 @given(partly_known(), st.data())
-def test_a_hash_more_or_less_is_no_proof(known, data):
+def test_a_proof_with_a_missing_or_additional_hash_is_rejected(known, data):
     count, places = known
     leaves = leaves_of(count)
     proof = MerkleTree(leaves, SUITE).proof(places)
@@ -110,7 +110,7 @@ def test_two_hashes_swapped_give_another_top():
     assert proven_top(8, shown, (last, *rest, first), SUITE) != tree.top
 
 
-def test_suites_have_trees_of_their_own():
+def test_each_suite_has_a_different_tree():
     leaves = leaves_of(2)
     assert MerkleTree(leaves, SUITE).top != MerkleTree(leaves, CipherSuite(2)).top
 
@@ -122,18 +122,18 @@ def test_proofs_are_logarithmic():
 
 
 @pytest.mark.parametrize("places", [[1, 1], [2, 1], [-1], [5]])
-def test_invalid_places_are_the_callers_fault(places):
+def test_invalid_positions_raise_value_error(places):
     tree = MerkleTree(leaves_of(5), SUITE)
     with pytest.raises(ValueError, match="places"):
         tree.proof(places)
 
 
-def test_a_place_beyond_the_tree_is_the_callers_fault():
+def test_a_position_beyond_the_tree_raises_value_error():
     with pytest.raises(ValueError, match="places"):
         proven_top(2, {2: bytes(32)}, (), SUITE)
 
 
 @pytest.mark.parametrize("leaves", [[], [bytes(31)]])
-def test_no_leaves_and_leaves_of_another_size_are_refused(leaves):
+def test_invalid_leaves_are_rejected(leaves):
     with pytest.raises(ValueError, match="leaf"):
         MerkleTree(leaves, SUITE)

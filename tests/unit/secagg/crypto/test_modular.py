@@ -78,7 +78,7 @@ def test_sums_and_differences_are_those_of_integers(modulus, data):
 
 
 @pytest.mark.parametrize("modulus", [3, 2**16, 2**20, 2**40])
-def test_a_vector_in_order_is_returned_unchanged(modulus):
+def test_a_valid_vector_is_returned_unchanged(modulus):
     vector = np.array([0, modulus - 1], word_dtype(modulus))
     assert check_vector(vector, modulus, 2) is vector
 
@@ -94,7 +94,7 @@ def test_a_vector_in_order_is_returned_unchanged(modulus):
         (np.array([0, 2**20], np.uint32), "not below"),
     ],
 )
-def test_a_vector_out_of_order_is_refused(vector, message):
+def test_an_invalid_vector_is_rejected(vector, message):
     with pytest.raises(BadVectorError, match=message):
         check_vector(vector, 2**20, 2)
 

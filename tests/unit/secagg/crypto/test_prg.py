@@ -78,7 +78,7 @@ def test_a_mask_and_its_opposite_cancel_for_every_power_of_two(bits):
 
 @pytest.mark.parametrize("modulus", [2**16, 2**20, 2**40, 65521, 10**6 + 3])
 @pytest.mark.parametrize("key_size", [16, 32])
-def test_both_engines_give_the_same_masks(monkeypatch, modulus, key_size):
+def test_both_engines_generate_the_same_masks(monkeypatch, modulus, key_size):
     # R6.4-2: the masks alone, and nothing of a tag
     results = []
     for gcm in (False, True):
@@ -91,7 +91,7 @@ def test_both_engines_give_the_same_masks(monkeypatch, modulus, key_size):
     assert results[0] == results[1]
 
 
-def test_an_engine_with_other_bytes_is_never_chosen(monkeypatch):
+def test_an_engine_with_wrong_output_is_never_chosen(monkeypatch):
     prg._gcm_is_faster.cache_clear()
 
     def wrong(_mask):
@@ -107,7 +107,7 @@ def test_an_engine_with_other_bytes_is_never_chosen(monkeypatch):
     prg._gcm_is_faster.cache_clear()
 
 
-def test_slices_put_together_are_the_whole():
+def test_concatenated_slices_equal_the_whole():
     masks = make_masks(3)
     for modulus in (2**20, 2**31 + 5):
         whole = zeros(1000, modulus)
@@ -120,7 +120,7 @@ def test_slices_put_together_are_the_whole():
 
 
 @pytest.mark.parametrize("modulus", [2, 3, 16, 100, 255, 256, 1000])
-def test_every_residue_occurs_the_largest_included(modulus):
+def test_every_residue_occurs_including_the_largest(modulus):
     (mask,) = make_masks(1)
     accumulator = zeros(40 * modulus, modulus)
     add_masks(accumulator, [mask], modulus)
@@ -182,7 +182,7 @@ def test_a_malformed_mask_is_refused(key, iv, sign):
         Mask(SecretBytes(bytes(key)), bytes(iv), sign)
 
 
-def test_a_mask_shows_no_key():
+def test_the_representation_of_a_mask_shows_no_key():
     mask = Mask(SecretBytes(b"k" * 32), b"i" * 12, 1)
     assert "kkkk" not in repr(mask)
 
@@ -199,7 +199,7 @@ def test_a_mask_shows_no_key():
         (np.zeros(4, np.uint32), {"start": -1, "dim": 8}, "do not lie"),
     ],
 )
-def test_an_accumulator_out_of_order_is_refused(accumulator, options, message):
+def test_an_invalid_accumulator_is_rejected(accumulator, options, message):
     with pytest.raises(ValueError, match=message):
         add_masks(accumulator, make_masks(1), 2**20, **options)
 

@@ -42,7 +42,7 @@ def lagrange_plainly(points):
 
 
 @pytest.mark.parametrize("limit", [1 << 22, 64])
-def test_evaluation_is_horners_whether_cached_or_in_blocks(monkeypatch, limit):
+def test_evaluation_matches_horners_method_cached_or_in_blocks(monkeypatch, limit):
     monkeypatch.setattr(shamir, "_MAX_ENTRIES", limit)
     points = some_points(40)
     coefficients = np.array([[PRIME - 1, 0, 3], [PRIME - 1, 1, 4], [PRIME - 1, 2, 5]])
@@ -62,7 +62,7 @@ def test_the_largest_products_are_exact():
 
 @pytest.mark.parametrize("count", [1, 2, 3, 17, 60])
 @pytest.mark.parametrize("limit", [1 << 17, 64])
-def test_interpolation_weights_are_lagranges(monkeypatch, count, limit):
+def test_interpolation_weights_match_lagranges_formula(monkeypatch, count, limit):
     monkeypatch.setattr(shamir, "_CACHED_ENTRIES", limit)
     shamir._lagrange_cached.cache_clear()
     points = some_points(count)
@@ -91,7 +91,7 @@ def test_weighed_bytes_are_exact_at_the_extremes(rows):
 
 
 @pytest.mark.parametrize("limit", [1 << 22, 64])
-def test_syndromes_vanish_exactly_on_code_words(monkeypatch, limit):
+def test_syndromes_vanish_exactly_for_code_words(monkeypatch, limit):
     monkeypatch.setattr(shamir, "_MAX_ENTRIES", limit)
     points = some_points(30)
     coefficients = np.arange(1, 41).reshape(20, 2)
@@ -106,7 +106,7 @@ def test_syndromes_vanish_exactly_on_code_words(monkeypatch, limit):
         assert syndromes[:, 1].all()
 
 
-def test_roots_are_located_at_the_inverses():
+def test_roots_of_the_locator_are_found():
     points = some_points(10)
     first, second = int(points[2]), int(points[9])
     locator = np.array([1, -(first + second) % PRIME, first * second % PRIME])
@@ -121,5 +121,5 @@ def test_unusable_points_are_refused(points):
         check_abscissae(points)
 
 
-def test_all_points_of_the_field_are_usable():
+def test_all_points_of_the_field_are_valid():
     assert check_abscissae(np.arange(1, 65537)).size == 65536

@@ -37,7 +37,7 @@ class FixedEntropy:
         return taken
 
 
-def test_the_file_is_what_the_reference_writes():
+def test_the_file_matches_the_output_of_the_reference():
     path = DIRECTORY / "generate.py"
     spec = importlib.util.spec_from_file_location("primitive_reference", path)
     module = importlib.util.module_from_spec(spec)
@@ -119,7 +119,7 @@ def test_masks(case):
 @pytest.mark.parametrize(
     "case", DERIVED["long_masks"], ids=lambda case: case["modulus"]
 )
-def test_long_masks_reject_exactly_the_words_that_the_protocol_says(case):
+def test_long_masks_reject_exactly_the_specified_words(case):
     accumulator = zeros(case["dim"], int(case["modulus"]))
     mask = Mask(secret(case["key"]), bytes.fromhex(case["iv"]), 1)
     add_masks(accumulator, [mask], int(case["modulus"]))
@@ -141,7 +141,7 @@ def test_shares(case):
     assert found == [secret(case["secret"])]
 
 
-def test_a_share_vector_holds_a_limb_of_65536():
+def test_a_share_vector_contains_a_limb_of_65536():
     assert DERIVED["shares"][1]["shares"][0][64:] != "0000"
 
 

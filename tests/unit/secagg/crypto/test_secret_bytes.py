@@ -17,7 +17,7 @@ def test_reveal_returns_the_content():
     assert len(secret) == len(CONTENT)
 
 
-def test_no_way_of_printing_shows_the_content():
+def test_no_form_of_printing_reveals_the_content():
     @dataclasses.dataclass
     class State:
         seed: SecretBytes
@@ -40,7 +40,7 @@ def test_no_way_of_printing_shows_the_content():
             assert leak not in text
 
 
-def test_an_exception_that_carries_a_secret_prints_no_content():
+def test_an_exception_with_a_secret_does_not_print_its_content():
     error = ValueError("seed", SecretBytes(CONTENT))
     assert "correct" not in "".join(traceback.format_exception(error))
 
@@ -78,7 +78,7 @@ def test_wiping_overwrites_and_a_wiped_secret_cannot_be_used():
         assert secret == SecretBytes(bytes(len(CONTENT)))
 
 
-def test_the_content_is_copied_in_and_cannot_be_replaced():
+def test_the_content_is_copied_and_immutable():
     source = bytearray(CONTENT)
     secret = SecretBytes(source)
     source[0] = 7
@@ -87,7 +87,7 @@ def test_the_content_is_copied_in_and_cannot_be_replaced():
         secret._data = bytearray(b"other")
 
 
-def test_a_wiped_secret_cannot_be_declared_whole_again():
+def test_a_wiped_secret_cannot_be_used_again():
     secret = SecretBytes(CONTENT)
     secret.wipe()
     with pytest.raises(AttributeError, match="immutable"):

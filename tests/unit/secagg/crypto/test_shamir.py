@@ -64,7 +64,7 @@ def test_any_threshold_many_shares_reconstruct(n, data):
     assert found == secrets
 
 
-def test_fewer_shares_than_the_threshold_say_nothing():
+def test_fewer_shares_than_the_threshold_reveal_nothing():
     # For every guess of one limb there is a polynomial through t - 1 shares: with
     # t = 2 the second share determines the secret, whatever the first one is.
     secrets = make_secrets(1)
@@ -97,7 +97,7 @@ def test_every_limb_of_every_secret_has_its_own_polynomial():
     assert np.unique(values).size > 40
 
 
-def test_the_one_word_that_would_favour_a_residue_is_drawn_again():
+def test_the_biased_word_is_rejected_and_redrawn():
     # R7.1-1
     redrawn = 2**32 - 1
     words = [redrawn, redrawn, *range(14), 70000, 2**32 - 2]
@@ -120,7 +120,7 @@ def test_wide_limbs_survive_reconstruction():
     assert found == [SecretBytes(bytes(32))]
 
 
-def test_a_limb_that_comes_out_with_17_bits_is_no_secret():
+def test_a_reconstructed_limb_of_17_bits_is_rejected():
     good = share_secrets(make_secrets(2), 2, [1, 2], entropy())
     constant = np.zeros(16, np.int64)
     constant[4] = 65536
@@ -147,7 +147,7 @@ def test_many_secrets_of_many_holders_agree_with_sparse_reconstruction():
     assert reconstruct_sparse(sets, sparse) == secrets
 
 
-def test_no_secrets_are_legal():
+def test_an_empty_list_of_secrets_is_valid():
     shares = share_secrets([], 2, [1, 2, 3], entropy())
     assert shares.shape == (0, 3, 34)
     assert reconstruct([1, 2], by_holder(shares, [0, 1])) == []
@@ -182,7 +182,7 @@ def test_wrong_shares_in_different_limbs_are_all_found():
     assert faulty == tuple(range(1, 11))
 
 
-def test_one_more_wrong_share_is_refused_and_never_a_false_answer_here():
+def test_one_wrong_share_too_many_is_rejected():
     (secret,) = make_secrets(1)
     points = list(range(1, 42))
     shares = share_secrets([secret], 20, points, entropy())[0]
@@ -199,7 +199,7 @@ def test_a_dealer_with_two_polynomials_is_caught():
         decode_with_errors(list(range(1, 13)), mixed, 5)
 
 
-def test_without_surplus_nothing_can_be_corrected():
+def test_without_surplus_shares_no_error_is_corrected():
     (secret,) = make_secrets(1)
     shares = share_secrets([secret], 3, [1, 2, 3], entropy())[0]
     assert decode_with_errors([1, 2, 3], shares, 3) == (secret, ())
@@ -243,7 +243,7 @@ def test_unusable_points_are_refused_everywhere(points):
         decode_with_errors(points, shares[0], 2)
 
 
-def test_shapes_that_do_not_fit_are_refused():
+def test_arrays_of_wrong_shape_are_rejected():
     with pytest.raises(ValueError, match="shape"):
         reconstruct([1, 2], np.zeros((3, 1, 34), np.uint8))
     with pytest.raises(ValueError, match="shape"):

@@ -21,7 +21,7 @@ def values(**limbs):
     return row
 
 
-def test_limbs_are_big_endian_and_go_both_ways():
+def test_limbs_are_big_endian_in_both_directions():
     secret = np.arange(32, dtype=np.uint8)[None]
     limbs = limbs_of(secret)
     assert limbs[0, :2].tolist() == [0x0001, 0x0203]
@@ -37,7 +37,7 @@ def test_the_layout_is_sixteen_words_and_a_word_of_flags():
     assert encoded[32:].tolist() == [0, 1 << 3]
 
 
-def test_every_limb_may_be_65536_and_comes_back():
+def test_every_limb_can_be_65536():
     rows = np.full((17, 16), 7)
     for limb in range(16):
         rows[limb, limb] = 65536
@@ -61,7 +61,7 @@ def test_a_flag_over_a_limb_that_is_not_zero_is_refused():
             decode_shares(bad)
 
 
-def test_one_bad_share_of_a_batch_is_pointed_out():
+def test_an_invalid_share_of_a_batch_is_located():
     batch = encode_shares(np.stack([np.stack([values(), values(_2=65536)])] * 3))
     batch[1, 1, 33] |= 1 << 5
     assert check_shares(batch).tolist() == [[True, True], [True, False], [True, True]]
@@ -71,7 +71,7 @@ def test_one_bad_share_of_a_batch_is_pointed_out():
         flagged_limbs(batch)
 
 
-def test_flagged_limbs_are_found_by_place():
+def test_flagged_limbs_are_located():
     batch = encode_shares(np.stack([np.stack([values(), values(_2=65536, _9=65536)])]))
     found = flagged_limbs(batch)
     assert [axis.tolist() for axis in found] == [[0, 0], [1, 1], [2, 9]]
@@ -89,7 +89,7 @@ def test_other_lengths_and_types_are_refused(encoded):
 
 
 @given(st.binary(min_size=32, max_size=32), st.integers(0, 2**16 - 1))
-def test_any_bytes_decode_to_what_encodes_to_them_or_are_refused(limbs, flags):
+def test_any_bytes_decode_to_values_that_encode_to_them_or_are_rejected(limbs, flags):
     # Limbs under flags are zero in half of the examples, so that both ends occur.
     words = bytearray(limbs)
     if limbs[0] % 2:

@@ -47,7 +47,7 @@ def test_random_words_are_refused():
         find_faulty(POINTS, values, 12)
 
 
-def test_agreement_of_the_kept_rows_is_certain_even_beyond_the_radius():
+def test_the_remaining_rows_agree_even_beyond_the_correction_radius():
     # Whatever comes back, the rows that are kept lie on one polynomial per column.
     values = code_words(columns=3)
     values[:6, 0] = 1
@@ -57,7 +57,7 @@ def test_agreement_of_the_kept_rows_is_certain_even_beyond_the_radius():
     assert (values[kept] == code_words(columns=3)[kept]).all()
 
 
-def test_one_surplus_share_shows_an_error_but_blames_no_holder():
+def test_one_surplus_share_detects_an_error_without_naming_a_holder():
     # The error is chosen so that the only syndrome happens to be a holder's point.
     values = code_words(columns=1, threshold=29)
     probe = values.copy()

@@ -26,7 +26,7 @@ def test_a_signature_verifies_for_its_message_and_signer_only(key):
             verify(identity, message, signature)
 
 
-def test_every_byte_of_a_signature_counts(key):
+def test_a_change_of_any_byte_invalidates_a_signature(key):
     signature = key.sign(b"message")
     for place in range(64):
         changed = bytearray(signature)
@@ -35,7 +35,7 @@ def test_every_byte_of_a_signature_counts(key):
             verify(key.public_bytes, b"message", bytes(changed))
 
 
-def test_the_second_form_of_a_signature_is_refused(key):
+def test_a_signature_with_an_unreduced_scalar_is_rejected(key):
     # S and S + order satisfy the same equation; accepting both would allow a third
     # party to make a different signature of the same message.
     signature = key.sign(b"message")
@@ -63,7 +63,7 @@ def test_seeds_of_another_length_are_refused(size):
         IdentityKey.from_bytes(SecretBytes(bytes(size)))
 
 
-def test_a_stored_identity_signs_the_same(key):
+def test_a_stored_identity_key_signs_identically(key):
     again = IdentityKey.from_bytes(key.seed())
     assert again.public_bytes == key.public_bytes
     assert again.sign(b"x") == key.sign(b"x")

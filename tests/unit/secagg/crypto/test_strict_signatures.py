@@ -104,7 +104,7 @@ def test_the_slow_curve_is_the_one_of_the_library(key):
 
 @pytest.mark.usefixtures("any_library")
 @pytest.mark.parametrize("point", BAD_POINTS, ids=bytes.hex)
-def test_a_bad_key_is_refused_whatever_the_library_says(key, point):
+def test_an_invalid_key_is_rejected_independently_of_the_library(key, point):
     with pytest.raises(SignatureError, match="an identity is"):
         check_identity(point)
     with pytest.raises(SignatureError, match="an identity is"):
@@ -113,7 +113,9 @@ def test_a_bad_key_is_refused_whatever_the_library_says(key, point):
 
 @pytest.mark.usefixtures("any_library")
 @pytest.mark.parametrize("point", BAD_POINTS, ids=bytes.hex)
-def test_a_bad_point_in_a_signature_is_refused_whatever_the_library_says(key, point):
+def test_an_invalid_signature_point_is_rejected_independently_of_the_library(
+    key, point
+):
     signed = point + key.sign(b"message")[32:]
     with pytest.raises(SignatureError, match="a signature's point is"):
         verify(key.public_bytes, b"message", signed)
@@ -121,7 +123,7 @@ def test_a_bad_point_in_a_signature_is_refused_whatever_the_library_says(key, po
 
 @pytest.mark.usefixtures("any_library")
 @pytest.mark.parametrize("multiple", [1, 2, 15])
-def test_a_scalar_of_l_or_more_is_refused_whatever_the_library_says(key, multiple):
+def test_a_scalar_of_at_least_l_is_rejected_independently_of_the_library(key, multiple):
     good = key.sign(b"message")
     scalar = int.from_bytes(good[32:], "little") + multiple * L
     with pytest.raises(SignatureError, match="not reduced"):
@@ -129,19 +131,19 @@ def test_a_scalar_of_l_or_more_is_refused_whatever_the_library_says(key, multipl
 
 
 @pytest.mark.usefixtures("any_library")
-def test_a_scalar_of_l_is_refused_whatever_the_library_says(key):
+def test_a_scalar_equal_to_l_is_rejected_independently_of_the_library(key):
     signed = key.sign(b"message")[:32] + L.to_bytes(32, "little")
     with pytest.raises(SignatureError, match="not reduced"):
         verify(key.public_bytes, b"message", signed)
 
 
 @pytest.mark.usefixtures("any_library")
-def test_a_scalar_of_l_less_one_is_left_to_the_equation(key):
+def test_a_scalar_of_l_minus_one_is_checked_by_the_equation(key):
     good = key.sign(b"message")
     verify(key.public_bytes, b"message", good[:32] + (L - 1).to_bytes(32, "little"))
 
 
-def test_the_equation_is_the_one_without_the_cofactor():
+def test_verification_uses_the_equation_without_the_cofactor():
     # A key with a torsion part: with the cofactor all of its signatures would hold,
     # without it those alone whose challenge is a multiple of eight.
     secret, nonce = 987654321, 123456789
@@ -163,7 +165,7 @@ def test_the_equation_is_the_one_without_the_cofactor():
     assert accepted
 
 
-def test_a_key_is_a_point_of_the_curve():
+def test_only_points_of_the_curve_are_valid_keys():
     on, off = 0, 0
     for y in range(2, 200):
         encoded = y.to_bytes(32, "little")

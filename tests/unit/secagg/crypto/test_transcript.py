@@ -57,7 +57,7 @@ def test_sets_round_trip_in_ascending_order(case):
 
 
 @given(st.binary(min_size=3, max_size=3), st.integers(17, 24))
-def test_a_bitmap_decodes_to_a_set_that_encodes_to_it_or_is_refused(data, n):
+def test_a_bitmap_decodes_to_a_set_that_encodes_to_it_or_is_rejected(data, n):
     try:
         indices = decode_set(data, n)
     except CanonicalEncodingError:
@@ -79,7 +79,7 @@ def test_a_set_bit_in_the_padding_is_refused():
 
 
 @pytest.mark.parametrize("indices", [[9], [-1], [2, 2]])
-def test_foreign_and_repeated_indices_cannot_be_encoded(indices):
+def test_unknown_and_repeated_indices_cannot_be_encoded(indices):
     with pytest.raises(ValueError, match="ind"):
         encode_set(indices, 9)
 

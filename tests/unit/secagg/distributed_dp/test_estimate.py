@@ -39,7 +39,7 @@ def test_an_exact_sum_has_no_error():
     assert str(total) == f"{shown} noise"
 
 
-def test_an_interval_lies_around_each_entry():
+def test_an_interval_is_centred_on_each_entry():
     total = a_sum([10.0, 20.0], SumError(Fraction(9)))
     low, high = total.interval(0.95)
     assert (low + high).tolist() == [20.0, 40.0]
@@ -52,7 +52,7 @@ def test_an_interval_lies_around_each_entry():
     assert "(session 7): 10.00 ± 3.00, 20.00 ± 3.00; exact" in str(total)
 
 
-def test_an_interval_of_counts_ends_on_whole_numbers():
+def test_an_interval_of_counts_has_integer_ends():
     low, high = a_sum([10.0, 20.0], SumError(Fraction(2), Fraction(1))).interval()
     assert (low.tolist(), high.tolist()) == ([7.0, 17.0], [13.0, 23.0])
 
@@ -63,7 +63,7 @@ def test_a_confidence_out_of_range_is_the_callers_fault(confidence):
         a_sum([1.0], SumError(Fraction(9))).interval(confidence)
 
 
-def test_a_sum_that_was_not_fetched_has_an_error_and_no_numbers():
+def test_a_sum_that_was_not_fetched_has_an_error_but_no_values():
     total = a_sum(None, SumError(Fraction(9)))
     assert total.standard_error == 3.0
     assert "not fetched" in str(total)
@@ -88,7 +88,7 @@ def task_of(made, **more):
     return NoisyTask.from_plan(made, parameters, **more)
 
 
-def test_secret_selection_counts_and_has_no_interval():
+def test_secret_selection_adds_to_the_error_and_has_no_interval():
     rate = Fraction(1, 4)
     made = secagg.plan(
         **NOISE,
@@ -109,7 +109,7 @@ def test_secret_selection_counts_and_has_no_interval():
     assert float(error.mean_square) == pytest.approx(noise / rate**2 + coins, rel=1e-3)
 
 
-def test_a_local_randomiser_counts_and_has_no_interval():
+def test_a_local_randomiser_adds_to_the_error_and_has_no_interval():
     layer = advanced.LocalParameters(
         randomiser="privunit2", dim=64, bound=2.0, epsilon=20.0
     )
@@ -123,7 +123,7 @@ def test_a_local_randomiser_counts_and_has_no_interval():
     ).mean_square + Fraction(1, 10)
 
 
-def test_a_clip_that_moves_has_no_interval_and_its_unit_counts():
+def test_an_adaptive_clip_has_no_interval_and_scales_the_error():
     schedule = advanced.ClippingSchedule(
         l2_clip=1.0, lowest_clip=0.1, highest_clip=10.0
     )
@@ -149,7 +149,7 @@ def test_the_published_clip_of_smm_has_no_interval():
     refused(task_of(made).sum_error(inputs=3, certificate=None), "the clip of smm")
 
 
-async def test_one_session_states_its_error_to_operator_and_clients(monkeypatch):
+async def test_operator_and_clients_get_the_same_error_of_a_sum(monkeypatch):
     """Then the same sum with a member that has signed other sets."""
     ages = Histogram((0, 18, 65, 120))
     contribute, got = secagg.Client.contribute, []
@@ -190,7 +190,9 @@ async def test_one_session_states_its_error_to_operator_and_clients(monkeypatch)
     assert "&lt;i&gt;client-2" in shown
 
 
-async def test_a_client_whose_vector_was_changed_has_no_interval(monkeypatch):
+async def test_a_client_whose_vector_was_clipped_or_replaced_gets_no_interval(
+    monkeypatch,
+):
     contribute, got = secagg.Client.contribute, []
 
     async def watched(client, vector):
@@ -210,7 +212,7 @@ async def test_a_client_whose_vector_was_changed_has_no_interval(monkeypatch):
     ]
 
 
-async def test_a_task_without_noise_needs_its_waiver_in_one_process_too():
+async def test_a_local_task_without_noise_requires_the_waiver():
     waiver = secagg.ExactSumWaiver(advanced.NO_NOISE_ACKNOWLEDGEMENT)
     cohort = secagg.Cohort(min_clients=3, max_clients=3, min_survivors=3)
     task = secagg.PreparedTask.exact(waiver, cohort, dimension=2)

@@ -11,13 +11,13 @@ def parameters(modulus=1 << 8, **overrides):
 
 
 @pytest.mark.parametrize("modulus", [1 << 8, 251, 1 << 62])
-def test_whole_numbers_survive_the_way_there_and_back(modulus):
+def test_integers_are_decoded_exactly(modulus):
     edges = np.array([-(modulus // 2), 0, (modulus + 1) // 2 - 1])
     vector = encode_integers(edges, parameters(modulus))
     assert decode_integers(vector.residues, modulus).tolist() == edges.tolist()
 
 
-def test_whole_floats_are_accepted():
+def test_floats_with_integer_values_are_accepted():
     for kind in (np.float16, np.float32, np.float64):
         vector = encode_integers(np.array([1, -2, 3], dtype=kind), parameters())
         assert vector.residues.tolist() == [1, 254, 3]
@@ -37,12 +37,12 @@ def test_whole_floats_are_accepted():
         (np.array(["1", "2", "3"]), "expected numbers"),
     ],
 )
-def test_what_cannot_be_encoded_is_named(vector, word):
+def test_an_invalid_vector_is_named_in_the_error(vector, word):
     with pytest.raises(InputError, match=word) as caught:
         encode_integers(vector, parameters())
     assert caught.value.next_step
 
 
-def test_a_task_with_noise_takes_no_plain_vector():
+def test_a_plain_vector_is_rejected_in_a_task_with_noise():
     with pytest.raises(LocalProtocolError, match="noise"):
         encode_integers(np.zeros(3), parameters(noise_block=b"noise"))

@@ -41,9 +41,7 @@ def counted(monkeypatch):
     return asked
 
 
-def test_a_second_start_asks_no_accountant_and_reads_the_same_report(
-    tmp_path, task, counted
-):
+def test_a_second_start_reads_the_report_from_the_cache(tmp_path, task, counted):
     first = privacy_report(task, tmp_path)
     assert counted
     counted.clear()
@@ -52,7 +50,7 @@ def test_a_second_start_asks_no_accountant_and_reads_the_same_report(
     assert not counted
 
 
-def test_another_block_and_a_repaired_accountant_are_computed_afresh(
+def test_a_different_block_or_accountant_is_computed_again(
     tmp_path, task, counted, monkeypatch
 ):
     first = privacy_report(task, tmp_path)
@@ -74,7 +72,7 @@ def test_another_block_and_a_repaired_accountant_are_computed_afresh(
     assert counted
 
 
-def test_a_change_of_any_source_of_a_figure_is_another_digest(tmp_path):
+def test_a_change_of_any_accounting_source_changes_the_digest(tmp_path):
     found = accounting_digest()
     assert accounting_digest.__wrapped__() == found
     names = _sources(resources.files("dpnoise"), "dpnoise")[::2]
@@ -98,7 +96,7 @@ def test_a_change_of_any_source_of_a_figure_is_another_digest(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"key": 1}', None])
-def test_a_damaged_cache_costs_time_and_nothing_else(tmp_path, task, counted, content):
+def test_a_damaged_cache_is_recomputed(tmp_path, task, counted, content):
     first = privacy_report(task, tmp_path)
     path = tmp_path / "privacy-reports.json"
     document = json.loads(path.read_text())
@@ -111,7 +109,7 @@ def test_a_damaged_cache_costs_time_and_nothing_else(tmp_path, task, counted, co
     assert counted
 
 
-def test_a_directory_that_cannot_be_written_or_must_not_changes_nothing(tmp_path, task):
+def test_an_unwritable_cache_directory_is_ignored(tmp_path, task):
     blocked = tmp_path / "blocked"
     blocked.write_text("a file where a directory is needed")
     assert privacy_report(task, blocked) == task.report()
@@ -119,7 +117,7 @@ def test_a_directory_that_cannot_be_written_or_must_not_changes_nothing(tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["blocked"]
 
 
-def test_a_report_survives_json_even_when_nothing_is_guaranteed(task):
+def test_a_report_without_a_guarantee_survives_json(task):
     report = task.report()
     hopeless = replace(report, server=replace(report.server, epsilon=float("inf")))
     for each in (report, hopeless):

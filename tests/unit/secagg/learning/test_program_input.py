@@ -76,7 +76,7 @@ def left(tmp_path):
     return [path.name for path in (tmp_path / "state").rglob("*") if path.is_file()]
 
 
-def test_a_program_trains_once_and_leaves_what_a_restart_needs(tmp_path, session):
+def test_a_program_trains_once_and_keeps_its_vector_for_a_restart(tmp_path, session):
     source = made(tmp_path, GOOD)
     np.testing.assert_array_equal(source.vector(session), np.full(4, 0.25))
     (kept,) = left(tmp_path)
@@ -88,7 +88,9 @@ def test_a_program_trains_once_and_leaves_what_a_restart_needs(tmp_path, session
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_whatever_fails_is_said_and_nothing_stays(tmp_path, session, name):
+def test_a_failure_of_the_program_is_reported_and_leaves_no_files(
+    tmp_path, session, name
+):
     script, text = FAILURES[name]
     with pytest.raises(secagg.InputError, match=text) as caught:
         made(tmp_path, script).vector(session)
@@ -96,7 +98,7 @@ def test_whatever_fails_is_said_and_nothing_stays(tmp_path, session, name):
     assert left(tmp_path) == []
 
 
-def test_a_difference_or_one_vector_are_taken_too(tmp_path, session):
+def test_an_update_or_a_vector_file_is_accepted(tmp_path, session):
     script = "import sys, numpy as n; n.savez(sys.argv[1], w=n.arange(4.0))"
     source = made(tmp_path, script, places="{update}")
     np.testing.assert_array_equal(source.vector(session), np.arange(4.0))
@@ -110,7 +112,7 @@ def test_a_difference_or_one_vector_are_taken_too(tmp_path, session):
         made(tmp_path, script, places="{vector}").vector(session)
 
 
-def test_a_program_has_the_time_until_its_vector_is_due(tmp_path, session):
+def test_a_program_must_finish_before_its_vector_is_due(tmp_path, session):
     parameters = session.descriptor.parameters
     deadlines = replace(parameters.deadlines, masked_input=1)
     descriptor = replace(
@@ -124,13 +126,13 @@ def test_a_program_has_the_time_until_its_vector_is_due(tmp_path, session):
 
 
 @pytest.mark.parametrize("places", ["{payload}", "{model} {update}", "{output}"])
-def test_a_command_says_what_it_writes(tmp_path, places):
+def test_a_command_must_name_its_output_file(tmp_path, places):
     with pytest.raises(secagg.ServiceError, match="says in no way") as caught:
         made(tmp_path, "", places=places)
     assert caught.value.code is secagg.ErrorCode.BAD_SETTINGS
 
 
-def test_a_payload_that_is_no_model_is_refused(tmp_path, session):
+def test_a_payload_that_is_not_a_model_is_rejected(tmp_path, session):
     with pytest.raises(secagg.InputError, match="not a model"):
         made(
             tmp_path,
@@ -139,9 +141,7 @@ def test_a_payload_that_is_no_model_is_refused(tmp_path, session):
         ).vector(replace(session, payload=b"text"))
 
 
-async def test_failures_become_zeros_and_the_sum_of_the_others_is_released(
-    tmp_path, task
-):
+async def test_failed_programs_contribute_zeros_and_the_sum_is_released(tmp_path, task):
     fed = averaging()
     async with secagg.Server(None) as server:
         running = await server.add_task("train", task, payload=fed.payload)
@@ -165,9 +165,7 @@ async def test_failures_become_zeros_and_the_sum_of_the_others_is_released(
     assert "ended with the code 1; it printed: sick" in given[2].replaced
 
 
-async def test_a_client_that_was_stopped_with_its_vector_does_not_train_again(
-    tmp_path, task
-):
+async def test_a_client_stopped_after_training_does_not_train_again(tmp_path, task):
     fed, runs = averaging(), tmp_path / "runs"
     # Another model each time: a second run would be refused.
     script = (

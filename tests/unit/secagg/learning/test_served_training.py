@@ -73,7 +73,7 @@ def made(tmp_path, task):
     return make
 
 
-async def test_a_program_makes_the_next_model_once(made, totals, tmp_path):
+async def test_a_program_computes_the_next_model_once(made, totals, tmp_path):
     step, path = await made(GOOD).apply_sum(totals[0])
     assert (step.number, path) == (1, tmp_path / "sums" / "model-1.npz")
     model = read_model(path)["layer"]
@@ -99,7 +99,7 @@ async def test_a_program_makes_the_next_model_once(made, totals, tmp_path):
         ("import sys; open(sys.argv[3], 'w').write('model')", "not an .npz"),
     ],
 )
-async def test_a_sum_waits_for_a_program_that_succeeds(made, totals, script, text):
+async def test_a_sum_is_kept_until_a_program_succeeds(made, totals, script, text):
     broken = made(script)
     with pytest.raises(secagg.InputError, match=text) as caught:
         await broken.apply_sum(totals[0])
@@ -109,7 +109,7 @@ async def test_a_sum_waits_for_a_program_that_succeeds(made, totals, script, tex
     assert step.number == 1
 
 
-async def test_a_program_at_work_ends_with_its_server(made, totals, tmp_path):
+async def test_a_running_program_is_terminated_with_its_server(made, totals, tmp_path):
     pipe = tmp_path / "alive"
     os.mkfifo(pipe)
     hanging = made(f"alive = open({str(pipe)!r}, 'wb')\nwhile True: pass")
@@ -123,7 +123,7 @@ async def test_a_program_at_work_ends_with_its_server(made, totals, tmp_path):
         assert alive.read(1) == b""
 
 
-async def test_a_rule_of_ours_moves_the_model_by_the_mean(made, totals):
+async def test_a_built_in_optimiser_moves_the_model_by_the_mean(made, totals):
     training = made("", rule=ServerOptimizer("fedavg", 0.5))
     for number, total in enumerate(totals, 1):
         step, path = await training.apply_sum(total)
@@ -133,7 +133,7 @@ async def test_a_rule_of_ours_moves_the_model_by_the_mean(made, totals):
     )
 
 
-def test_a_task_that_cannot_train_the_model_is_refused(made, task, tmp_path):
+def test_a_task_that_does_not_fit_the_model_is_rejected(made, task, tmp_path):
     def refused(text, **changes):
         with pytest.raises(secagg.LocalProtocolError, match=text) as caught:
             made("", **changes)
@@ -156,7 +156,7 @@ def test_a_task_that_cannot_train_the_model_is_refused(made, task, tmp_path):
             )
 
 
-def test_a_model_is_a_file_of_plain_arrays(tmp_path):
+def test_a_model_file_contains_only_plain_arrays(tmp_path):
     path = tmp_path / "model.npz"
     np.savez(path, **{"a/w": np.ones(2), "a/b~1c": np.zeros(1), "d": np.ones(1)})
     tree = read_model(path)
@@ -188,6 +188,6 @@ def test_a_model_is_a_file_of_plain_arrays(tmp_path):
         ),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(capsys, words, text):
+def test_conflicting_options_are_rejected(capsys, words, text):
     assert main(["server", "--config", "server.toml", *words]) == 2
     assert text in " ".join(capsys.readouterr().err.replace("│", "").split())

@@ -107,7 +107,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("framework", MODELS)
-def test_a_step_is_plain_averaging_within_the_announced_noise(framework):
+def test_a_step_equals_plain_averaging_within_the_stated_noise(framework):
     make, update = MODELS[framework]
     model = make()
     averaging = FederatedAveraging(model)
@@ -133,7 +133,7 @@ def test_a_step_is_plain_averaging_within_the_announced_noise(framework):
     assert type(averaging.model) is type(model)
 
 
-def test_digits_are_learned_beside_the_same_training_without_privacy():
+def test_a_training_on_digits_is_compared_with_one_without_privacy():
     def accuracy(model):
         pictures, digits = data()
         right = (pictures[1200:] @ model["w"]).argmax(axis=1) == digits[1200:]
@@ -162,7 +162,7 @@ def test_digits_are_learned_beside_the_same_training_without_privacy():
     ]
 
 
-def test_a_clip_follows_the_updates():
+def test_the_adaptive_clip_follows_the_updates():
     averaging = FederatedAveraging({"w": np.zeros((16, 10))})
     task = averaging.plan(
         **(BUDGET | {"clients": 12}), l2_clip=0.1, steps=2, clip_quantile=0.5, **QUICK
@@ -180,7 +180,7 @@ def test_a_clip_follows_the_updates():
 # --- weights --------------------------------------------------------------------------
 
 
-def test_no_weight_and_no_update_makes_a_longer_vector():
+def test_every_weighted_update_stays_within_the_clip():
     weighting, clip = Weighting.of(10.0, 64), 3.0
     rows = np.random.default_rng(1).normal(size=(50, 64))  # noqa: TID251
     for length in (1e-9, 1.0, 2.9, 3.0, 1e9):
@@ -201,7 +201,7 @@ def test_no_weight_and_no_update_makes_a_longer_vector():
             weighting.vector(update, weight, l2_clip=clip)
 
 
-def test_weights_that_noise_hides_are_refused_with_a_cohort_that_works():
+def test_weights_dominated_by_noise_are_rejected_with_a_sufficient_cohort():
     averaging = FederatedAveraging(np.zeros(400), max_weight=100.0)
     asked = BUDGET | QUICK | {"l2_clip": 1.0, "steps": 2}
     with pytest.raises(secagg.LocalProtocolError, match="hides the sum of") as caught:
@@ -212,7 +212,7 @@ def test_weights_that_noise_hides_are_refused_with_a_cohort_that_works():
     averaging.plan(**(asked | {"clients": enough + 2}))
 
 
-def test_a_client_of_weight_0_moves_nothing():
+def test_a_client_of_weight_0_does_not_move_the_model():
     averaging = FederatedAveraging(np.zeros(50), max_weight=30.0)
     task = averaging.plan(**QUIET, l2_clip=2.2, steps=1, **QUICK)
 
@@ -242,7 +242,7 @@ def moved(rule, *means, error=0.0):
     return float(model[0])
 
 
-def test_optimisers_are_those_of_the_publication():
+def test_optimisers_follow_the_publication():
     assert moved(ServerOptimizer("fedavg", 0.5), 1.0, 2.0) == 1.5
     assert moved(ServerOptimizer("fedavgm", momentum=0.5), 1.0, 2.0) == 1 + 2.5
     rule = ServerOptimizer("fedadam", 0.1, momentum=0.9, beta2=0.99, tau=0.01)
@@ -307,7 +307,9 @@ class Averaging(FederatedAveraging):
 
 
 @pytest.mark.parametrize("dies_at", [(2, "before"), (2, "after")])
-async def test_a_process_that_dies_with_a_sum_continues_bit_for_bit(tmp_path, dies_at):
+async def test_a_restarted_process_continues_bit_for_bit_from_its_sum(
+    tmp_path, dies_at
+):
     given = []
 
     def made(directory, **changes):
@@ -357,7 +359,7 @@ async def test_a_process_that_dies_with_a_sum_continues_bit_for_bit(tmp_path, di
     assert caught.value.code is secagg.ErrorCode.STATE_DAMAGED
 
 
-def test_a_run_without_its_ledger_is_no_continuation(tmp_path):
+def test_a_run_without_its_ledger_cannot_be_continued(tmp_path):
     def made():
         return FederatedAveraging({"w": np.zeros(4)}, checkpoint_dir=tmp_path / "run")
 
@@ -371,7 +373,7 @@ def test_a_run_without_its_ledger_is_no_continuation(tmp_path):
         run(made())
 
 
-def test_a_learner_refuses_what_it_cannot_train_on():
+def test_a_learner_rejects_an_invalid_payload():
     averaging = FederatedAveraging({"w": np.zeros(4)})
     task = averaging.plan(**BUDGET, l2_clip=2.0, steps=1, **QUICK)
     offer = secagg.StepServer(
@@ -418,7 +420,7 @@ def test_an_error_of_a_function_is_raised_before_any_client_joins():
         averaging.train(people, [lambda step: step.model] * CLIENTS)
 
 
-def test_a_sum_is_a_step_also_where_its_warning_is_an_error():
+def test_a_sum_with_a_warning_raised_as_an_error_still_counts_as_a_step():
     averaging = FederatedAveraging({"w": np.zeros(4)})
     task = averaging.plan(**BUDGET, l2_clip=0.1, steps=1, **QUICK)
     functions = [lambda step: {"w": step.model["w"] + 1}] * CLIENTS
@@ -430,7 +432,7 @@ def test_a_sum_is_a_step_also_where_its_warning_is_an_error():
     assert [step.shortened for step in averaging.curve.steps] == [CLIENTS]
 
 
-def test_a_sum_that_is_no_step_is_refused():
+def test_a_sum_of_another_task_is_rejected_as_a_step():
     waiver = secagg.ExactSumWaiver(advanced.NO_NOISE_ACKNOWLEDGEMENT)
     cohort = secagg.Cohort(min_clients=3, max_clients=3, min_survivors=3)
     exact = secagg.PreparedTask.exact(waiver, cohort, dimension=4)

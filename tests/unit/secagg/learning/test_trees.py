@@ -46,7 +46,7 @@ def leaves(tree):
 
 
 @given(TREES)
-def test_a_tree_comes_back_as_it_was(tree):
+def test_a_tree_is_restored_unchanged(tree):
     spec = VectorSpec.of(tree)
     flat = spec.flatten(tree)
     assert flat.shape == (spec.dim,)
@@ -57,7 +57,7 @@ def test_a_tree_comes_back_as_it_was(tree):
     assert again.tobytes() == flat.tobytes()
 
 
-def test_containers_and_types_come_back():
+def test_containers_and_types_are_restored():
     tree = OrderedDict(
         layer=Layer(np.ones((2, 3), np.float32), [np.zeros(3), 0.5]), scale=2.0
     )
@@ -79,7 +79,7 @@ def test_the_schema_does_not_depend_on_the_order_of_a_framework():
         assert VectorSpec.of(changed).digest != VectorSpec.of(one).digest
 
 
-def test_the_digest_is_the_one_that_other_languages_compute():
+def test_the_digest_follows_the_documented_encoding():
     spec = VectorSpec.of({"w": np.zeros((2, 3), np.float32)})
     by_hand = b"secagg/vector-spec/v1\x00" + struct.pack(
         ">II1sB3sBQQ", 1, 1, b"w", 3, b"<f4", 2, 2, 3
@@ -102,19 +102,19 @@ def test_the_digest_is_the_one_that_other_languages_compute():
         ({"w": np.array([object()])}, "holds object"),
     ],
 )
-def test_what_is_no_model_is_refused_by_its_name(tree, text):
+def test_an_invalid_model_is_rejected_by_name(tree, text):
     with pytest.raises(InputError, match=text):
         VectorSpec.of(tree)
 
 
-def test_a_count_may_stay_out_of_the_vector():
+def test_a_counter_can_be_excluded_from_the_vector():
     tree = {"w": np.ones(2), "seen": 7}
     spec = VectorSpec.of(tree, select=lambda name: name != "seen")
     assert spec.restore([2.0, 3.0], like=tree)["seen"] == 7
     np.testing.assert_array_equal(spec.flatten(tree), [1, 1])
 
 
-def test_another_model_than_the_schema_says_is_refused():
+def test_a_model_that_differs_from_the_schema_is_rejected():
     spec = VectorSpec.of({"w": np.zeros(2), "half": np.zeros(1, np.float16)})
     for tree, text in [
         ({"w": np.ones(2)}, "no array 'half'"),
@@ -157,7 +157,7 @@ class Tensor:
         return Tensor(self.array, dtype, self.device)
 
 
-def test_tensors_come_back_on_their_device():
+def test_tensors_are_restored_on_their_device():
     model = {"w": Tensor(np.ones(2)), "half": Tensor([3.0], "torch.bfloat16")}
     spec = VectorSpec.of(model)
     assert [entry.dtype for entry in spec.entries] == ["<f4", "<f4"]
@@ -166,7 +166,7 @@ def test_tensors_come_back_on_their_device():
     np.testing.assert_array_equal(spec.flatten(back), [4, 2, 2])
 
 
-def test_files_are_alike_and_numpy_reads_them():
+def test_files_are_reproducible_and_readable_by_numpy():
     arrays = {"b/w": np.arange(6.0).reshape(2, 3), "a": np.float32(1.5)}
     data = write_arrays(arrays)
     assert data == write_arrays(dict(reversed(arrays.items())))
@@ -197,7 +197,7 @@ def npy(array, **changes):
     return buffer.getvalue()
 
 
-def test_files_that_lie_are_refused():
+def test_files_with_false_sizes_or_names_are_rejected():
     bomb = npz(w=npy(np.zeros(1 << 20)))
     assert len(bomb) < 10_000
     with pytest.raises(InputError, match="unpacks to 8388736 bytes"):
@@ -234,7 +234,7 @@ def test_files_that_lie_are_refused():
         f"{{'descr': '<f4', 'fortran_order': False, 'shape': (0, {10**30})}}",
     ],
 )
-def test_a_head_that_numpy_fails_on_is_refused(head):
+def test_a_malformed_numpy_header_is_rejected(head):
     data = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode()
     with pytest.raises(InputError, match=r"is not a plain \.npy file"):
         read_array(data, what="it")
@@ -242,7 +242,7 @@ def test_a_head_that_numpy_fails_on_is_refused(head):
         read_arrays(npz(w=data), max_bytes=10_000, what="it")
 
 
-def test_only_a_regular_file_of_a_sane_size_is_read(tmp_path):
+def test_only_a_regular_file_of_limited_size_is_read(tmp_path):
     real, link, pipe = (tmp_path / name for name in ("real", "link", "pipe"))
     real.write_bytes(b"12345")
     link.symlink_to(real)
@@ -267,7 +267,7 @@ def payload():
     return StepPayload(3, weighting, {"rate": 0.1}, {"w": np.arange(6.0)})
 
 
-def test_a_payload_says_what_it_was_made_of():
+def test_a_payload_restores_everything_it_was_made_of():
     data = payload().encode()
     assert data == payload().encode()
     back = StepPayload.decode(data)
@@ -277,7 +277,7 @@ def test_a_payload_says_what_it_was_made_of():
 
 
 @given(st.integers(0, 400), st.integers(1, 255))
-def test_a_damaged_payload_is_one_or_a_typed_error(place, change):
+def test_a_damaged_payload_decodes_or_raises_input_error(place, change):
     data = bytearray(payload().encode())
     data[place % len(data)] ^= change
     try:
@@ -291,7 +291,7 @@ def test_a_damaged_payload_is_one_or_a_typed_error(place, change):
             assert error.next_step  # noqa: PT017 - as above
 
 
-def test_a_config_is_json():
+def test_a_config_must_be_json():
     for config in ({"f": len}, {"x": float("nan")}, {"x": "y" * 70_000}):
         with pytest.raises(LocalProtocolError, match="config"):
             encode_config(config)

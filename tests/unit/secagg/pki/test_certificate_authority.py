@@ -57,7 +57,7 @@ def extension(leaf, kind):
     return leaf.extensions.get_extension_for_class(kind)
 
 
-def test_what_is_issued_loads_and_names_its_holder(files):
+def test_issued_certificates_load_and_name_their_holder(files):
     client = load(files)
     assert client.identity == PeerIdentity("deployment.example", Role.CLIENT, "phone-7")
     server = load(files, "server", role=Role.SERVER)
@@ -66,7 +66,7 @@ def test_what_is_issued_loads_and_names_its_holder(files):
     server_credentials(ReloadingIdentity(server))
 
 
-def test_a_leaf_has_one_purpose_one_identity_and_no_power_to_issue(authority):
+def test_a_leaf_has_one_purpose_one_identity_and_cannot_issue(authority):
     client, server = (
         leaf_of(authority.issue_client("c", now=NOW)),
         leaf_of(authority.issue_server("s", ["::1", "*.example.org"], now=NOW)),
@@ -96,7 +96,7 @@ def test_a_leaf_has_one_purpose_one_identity_and_no_power_to_issue(authority):
     assert identity_of(client).uri == "secagg://deployment.example/client/c"
 
 
-def test_no_leaf_outlives_its_authority():
+def test_no_leaf_is_valid_longer_than_its_authority():
     short = CertificateAuthority.create(days=10, now=NOW)
     leaf = leaf_of(short.issue_client("c", days=90, now=NOW))
     assert leaf.not_valid_after_utc == short.certificate.not_valid_after_utc
@@ -143,7 +143,7 @@ def test_a_directory_that_cannot_be_written_is_an_error_with_a_next_step(
     assert caught.value.next_step
 
 
-def test_an_authority_can_be_loaded_and_continue_issuing(files, authority):
+def test_a_certificate_authority_can_be_loaded_and_continue_issuing(files, authority):
     again = CertificateAuthority.load(files / "ca.pem", files / "ca.key")
     assert again.trust_domain == authority.trust_domain
     leaf_of(again.issue_client("late", now=NOW)).verify_directly_issued_by(
@@ -158,7 +158,7 @@ def test_an_authority_can_be_loaded_and_continue_issuing(files, authority):
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "a/b", "a b", "ä", "a\n", "a" * 256, "c\x00"]
 )
-def test_a_name_that_could_mislead_is_not_issued(authority, name):
+def test_a_misleading_name_is_rejected(authority, name):
     with pytest.raises(ServiceError) as caught:
         authority.issue_client(name)
     assert caught.value.code is ErrorCode.BAD_CERTIFICATE
@@ -299,7 +299,7 @@ def test_an_invalid_certificate_names_no_client():
         ({"stem": "server"}, "a server's certificate"),
     ],
 )
-def test_a_certificate_that_cannot_serve_is_named_at_load(files, changes, complaint):
+def test_an_unusable_certificate_is_rejected_at_load(files, changes, complaint):
     with pytest.raises(ServiceError, match=complaint) as caught:
         load(files, **changes)
     is_early = "valid only from" in complaint  # passes, as a wrong clock does
@@ -323,7 +323,7 @@ def test_a_certificate_that_cannot_serve_is_named_at_load(files, changes, compla
         ("certificate", "large.pem", "larger than"),
     ],
 )
-def test_a_mixed_up_file_is_named_with_what_to_do(files, which, file, complaint):
+def test_a_confused_file_is_named_with_the_next_step(files, which, file, complaint):
     CertificateAuthority.create("deployment.example", now=NOW).issued().write(
         files, "other"
     )
@@ -361,7 +361,7 @@ def test_a_chain_through_an_intermediate_is_accepted(files, authority):
         load(files, "chain")
 
 
-def test_a_kind_of_key_that_grpc_cannot_use_is_named(files):
+def test_an_unsupported_kind_of_key_is_named(files):
     key = ed25519.Ed25519PrivateKey.generate()
     (files / "client.key").write_bytes(
         key.private_bytes(
@@ -374,7 +374,7 @@ def test_a_kind_of_key_that_grpc_cannot_use_is_named(files):
         load(files)
 
 
-def test_an_encrypted_key_is_named(files):
+def test_an_encrypted_key_is_rejected(files):
     key = serialization.load_pem_private_key(
         (files / "client.key").read_bytes(), password=None
     )
@@ -389,7 +389,7 @@ def test_an_encrypted_key_is_named(files):
         load(files)
 
 
-def test_a_key_that_others_can_read_is_worth_a_warning_and_no_more(files, caplog):
+def test_a_key_readable_by_others_causes_only_a_warning(files, caplog):
     load(files)
     assert not caplog.records
     (files / "client.key").chmod(0o644)
@@ -397,7 +397,7 @@ def test_a_key_that_others_can_read_is_worth_a_warning_and_no_more(files, caplog
     assert [r.message.split()[0] for r in caplog.records] == ["key_file_permissions"]
 
 
-def test_no_private_key_shows_in_a_repr_or_an_error(files, authority):
+def test_no_private_key_appears_in_a_repr_or_an_error(files, authority):
     key = (files / "client.key").read_text()
     secret = key.splitlines()[1]
     assert secret not in repr(load(files))

@@ -115,7 +115,7 @@ def built(authority, clock, *extensions, entry=(), number=1, signer=None):
     return signed.public_bytes(serialization.Encoding.PEM)
 
 
-def test_a_list_revokes_the_certificate_of_its_number_and_issuer_alone(
+def test_a_list_revokes_only_certificates_of_its_issuer(
     place, ours, theirs, clock, issued
 ):
     gone, stays = map(number_in_pem, issued)
@@ -134,7 +134,7 @@ def test_a_list_revokes_the_certificate_of_its_number_and_issuer_alone(
     assert {gone, stays} <= place.opened()._numbers
 
 
-def test_lists_of_two_authorities_are_one_file(place, ours, theirs, clock):
+def test_lists_of_two_authorities_share_one_file(place, ours, theirs, clock):
     place.trusted = [ours, theirs]
     leaves = [each.issue_client("a").certificate for each in place.trusted]
     lists = [
@@ -180,7 +180,7 @@ def openssl(tmp_path, ours, issued):
     return authority
 
 
-def test_a_list_of_openssl_is_accepted(place, issued, openssl):
+def test_a_list_made_by_openssl_is_accepted(place, issued, openssl):
     place.clock = ManualClock(date=datetime.now(UTC).timestamp())
     for data in openssl("-gencrl"):
         place.write(data)
@@ -194,9 +194,7 @@ def test_a_list_of_openssl_is_accepted(place, issued, openssl):
         place.refuses("is not signed by")
 
 
-def test_a_list_that_is_unsigned_foreign_or_malformed_is_refused(
-    place, ours, theirs, clock
-):
+def test_an_unsigned_foreign_or_malformed_list_is_rejected(place, ours, theirs, clock):
     good = crl(ours, clock)
     der = x509.load_pem_x509_crl(good).public_bytes(serialization.Encoding.DER)
     for data, complaint in (
@@ -220,7 +218,9 @@ def test_a_list_that_is_unsigned_foreign_or_malformed_is_refused(
     place.refuses("cannot read")
 
 
-def test_an_authority_signs_lists_only_if_its_certificate_allows_it(place, ours, clock):
+def test_a_list_is_accepted_only_from_an_issuer_allowed_to_sign_lists(
+    place, ours, clock
+):
     usage = x509.KeyUsage(
         digital_signature=False,
         key_cert_sign=True,
@@ -316,7 +316,7 @@ def test_a_list_is_refused_before_and_after_its_time(place, ours, clock):
     assert not found.is_current()
 
 
-def test_numbers_never_go_back_not_even_over_a_restart(
+def test_list_numbers_never_decrease_even_after_a_restart(
     place, ours, clock, issued, caplog
 ):
     first, second = crl(ours, clock), crl(ours, clock, issued[0], number=2)
@@ -348,7 +348,9 @@ def test_no_list_is_older_than_any_list(place, ours, clock, tmp_path):
     assert caught.value.code is ErrorCode.BAD_SETTINGS
 
 
-def test_a_full_disk_keeps_no_revoked_client_in(place, ours, clock, issued, caplog):
+def test_a_full_disk_does_not_readmit_revoked_clients(
+    place, ours, clock, issued, caplog
+):
     place.mark = place.mark.parent / "state" / "numbers.json"
     place.mark.parent.mkdir()
     place.write(crl(ours, clock))
@@ -366,7 +368,7 @@ def test_a_full_disk_keeps_no_revoked_client_in(place, ours, clock, issued, capl
     assert place.mark.exists()
 
 
-def test_a_mistake_readmits_no_client_and_is_logged_once(
+def test_an_invalid_list_readmits_no_client_and_is_logged_once(
     place, ours, clock, issued, caplog
 ):
     caplog.set_level("INFO")
@@ -387,7 +389,7 @@ def test_a_mistake_readmits_no_client_and_is_logged_once(
     assert not found.refresh()
 
 
-def test_a_refused_file_is_read_again_when_a_later_look_may_accept_it(
+def test_a_rejected_file_is_read_again_when_it_may_have_become_valid(
     place, ours, clock, caplog, monkeypatch
 ):
     good = crl(ours, clock)
@@ -418,7 +420,7 @@ def test_a_refused_file_is_read_again_when_a_later_look_may_accept_it(
         assert found._lists[0].number == number
 
 
-def test_a_list_that_meets_a_defect_is_read_again(place, ours, clock, monkeypatch):
+def test_a_list_is_read_again_after_a_defect(place, ours, clock, monkeypatch):
     place.write(crl(ours, clock))
     found, check = place.opened(), certificate_revocations._check
     place.write(crl(ours, clock, number=2))
@@ -435,7 +437,7 @@ def test_a_list_that_meets_a_defect_is_read_again(place, ours, clock, monkeypatc
     assert found._lists[0].number == 2
 
 
-def test_other_authorities_are_held_against_the_same_list(
+def test_a_change_of_trusted_authorities_is_checked_against_the_same_list(
     place, ours, theirs, clock, caplog
 ):
     place.write(crl(ours, clock))
@@ -448,7 +450,7 @@ def test_other_authorities_are_held_against_the_same_list(
         assert [record.event for record in caplog.records] == events
 
 
-def test_an_authority_that_comes_back_without_its_list_is_reported(
+def test_an_authority_that_returns_without_its_list_is_reported(
     place, ours, theirs, clock, caplog
 ):
     own = crl(ours, clock)
@@ -464,7 +466,7 @@ def test_an_authority_that_comes_back_without_its_list_is_reported(
     assert "lacks the list of" in caplog.text
 
 
-def test_what_is_given_back_is_accepted_again_and_logged(
+def test_a_withdrawn_revocation_is_accepted_and_logged(
     place, ours, clock, issued, caplog
 ):
     place.write(crl(ours, clock, issued[0]))
@@ -476,7 +478,9 @@ def test_what_is_given_back_is_accepted_again_and_logged(
     assert (record.levelname, record.facts["given_back"]) == ("WARNING", 1)
 
 
-def test_the_end_of_a_list_is_logged_ahead_and_once_a_day(place, ours, clock, caplog):
+def test_the_expiry_of_a_list_is_logged_in_advance_and_once_a_day(
+    place, ours, clock, caplog
+):
     place.write(crl(ours, clock, days=8))
     found, levels = place.opened(), []
     for _ in range(18):  # half a day each
@@ -490,7 +494,7 @@ def test_the_end_of_a_list_is_logged_ahead_and_once_a_day(place, ours, clock, ca
 
 
 @pytest.mark.parametrize("days", [0.0, 3651.0, 1e300])
-def test_an_age_that_no_setting_could_name_is_refused(days, tmp_path):
+def test_an_invalid_maximal_age_is_rejected(days, tmp_path):
     with pytest.raises(LocalProtocolError, match="max_revocation_days must be"):
         revocation_file(tmp_path / "ca.crl", days, tmp_path)
 

@@ -78,7 +78,7 @@ def test_an_enrolled_identity_loads(load):
     assert identity.issued.credential.name == "phone-7"
 
 
-def test_a_seed_is_the_owners_alone_and_in_no_other_file(directory, load):
+def test_a_seed_is_readable_by_its_owner_only_and_in_no_other_file(directory, load):
     seed = directory / IDENTITY_SEED
     assert stat.S_IMODE(seed.stat().st_mode) == 0o600
     secret = seed.read_bytes()
@@ -100,7 +100,7 @@ def test_an_identity_is_never_overwritten(directory):
 
 
 @pytest.mark.parametrize("name", ["", "a b", "x" * 256])
-def test_a_bad_name_makes_nothing(tmp_path, name):
+def test_an_invalid_name_creates_nothing(tmp_path, name):
     for domain, client in ((DOMAIN, name), (name, "phone-7")):
         with refused(ErrorCode.BAD_CREDENTIAL, "is not 1 to 255"):
             new_identity(
@@ -113,7 +113,7 @@ def test_a_bad_name_makes_nothing(tmp_path, name):
     assert not (tmp_path / "new").exists()
 
 
-def test_a_renewed_request_asks_for_the_same_name_and_key(directory):
+def test_a_renewed_request_has_the_same_name_and_key(directory):
     old = read_request(directory / REQUEST)
     new = renew_request(directory, now=NOW + 5)
     assert new == read_request(directory / REQUEST)
@@ -137,7 +137,7 @@ def test_a_request_of_another_key_is_not_renewed(directory, tmp_path, issuer_dir
         renew_request(directory, now=NOW)
 
 
-def test_an_identity_that_no_client_would_accept_is_refused(
+def test_an_identity_that_does_not_match_its_credential_is_rejected(
     load, directory, tmp_path, issuer_directory
 ):
     other = enrolled(issuer_directory, tmp_path / "other", "phone-8")
@@ -186,7 +186,7 @@ def test_an_enrolment_key_is_written_and_read(load):
 # --- files ----------------------------------------------------------------------------
 
 
-def test_a_file_is_created_once_and_replaced_whole(tmp_path):
+def test_a_file_is_created_once_and_replaced_atomically(tmp_path):
     path = tmp_path / "file"
     create_file(path, b"one", mode=0o600)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -199,7 +199,7 @@ def test_a_file_is_created_once_and_replaced_whole(tmp_path):
 
 
 @pytest.mark.parametrize("write", [create_file, replace_file])
-def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch, write):
+def test_a_failed_write_leaves_the_previous_content(tmp_path, monkeypatch, write):
     def fail(_descriptor):
         raise OSError(28, "No space left on device")
 
@@ -213,7 +213,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch, write):
     assert found == ({"file": b"old"} if write is replace_file else {})
 
 
-def test_what_a_dead_process_left_is_no_obstacle(tmp_path):
+def test_leftovers_of_a_crashed_process_are_ignored(tmp_path):
     (tmp_path / ".file.partial").write_bytes(b"half")
     create_file(tmp_path / "file", b"whole", mode=0o600)
     assert [each.name for each in tmp_path.iterdir()] == ["file"]

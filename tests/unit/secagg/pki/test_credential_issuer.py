@@ -66,7 +66,7 @@ def files(directory):
 # --- issuing --------------------------------------------------------------------------
 
 
-def test_what_is_issued_passes_the_checks_of_a_session(directory):
+def test_an_issued_credential_passes_the_checks_of_a_session(directory):
     key = new_key()
     issued = signed(directory, request("phone-7", key), days=2)
     with Issuer.open(directory) as issuer:
@@ -105,7 +105,7 @@ def test_the_key_can_be_read_by_its_owner_only(directory):
         pass
 
 
-def test_an_issuer_is_never_made_over_another(directory):
+def test_an_issuer_never_overwrites_another(directory):
     before = files(directory)
     with refused(ErrorCode.STORAGE_FAILED, "exists already"):
         Issuer.create(directory, trust_domain=DOMAIN, entropy=SystemEntropy())
@@ -145,7 +145,7 @@ def test_a_request_made_by_hand_for_an_invalid_name_is_refused(directory):
         assert issuer.issued() == ()
 
 
-def test_a_request_for_another_key_than_was_confirmed_is_refused(directory):
+def test_a_request_for_a_key_other_than_the_confirmed_one_is_rejected(directory):
     asked = request("phone-7")
     with Issuer.open(directory) as issuer:
         with refused(ErrorCode.BAD_CREDENTIAL, "asks for another key"):
@@ -181,7 +181,7 @@ def test_a_name_has_one_live_key(directory):
     assert (second.serial, second.not_before) == (2, first.credential.not_after + 1)
 
 
-def test_a_revoked_key_makes_room_for_another_of_the_same_name(directory):
+def test_a_revoked_key_can_be_replaced_under_the_same_name(directory):
     signed(directory, request("phone-7"))
     revoked(directory, 1)
     assert signed(directory, request("phone-7")).credential.serial == 2
@@ -199,7 +199,7 @@ def test_a_key_has_one_live_name(directory):
     assert later.credential.name == "phone-8"
 
 
-def test_a_revoked_key_never_comes_back(directory):  # R2.1-7
+def test_a_revoked_key_is_never_enrolled_again(directory):  # R2.1-7
     key = new_key()
     old = request("phone-7", key)
     signed(directory, old, days=1)
@@ -214,7 +214,7 @@ def test_a_revoked_key_never_comes_back(directory):  # R2.1-7
         issuer.renew("phone-7", now=NOW)
 
 
-def test_a_credential_is_renewed_for_the_key_that_a_name_had_last(directory):
+def test_a_credential_is_renewed_for_the_last_key_of_a_name(directory):
     signed(directory, request("phone-7"), days=1)
     key = new_key()
     signed(directory, request("phone-7", key), now=NOW + 2 * DAY)
@@ -232,7 +232,7 @@ def test_a_credential_is_renewed_for_the_key_that_a_name_had_last(directory):
 # --- revoking -------------------------------------------------------------------------
 
 
-def test_revoking_makes_the_next_complete_list(directory):
+def test_revoking_creates_the_next_complete_list(directory):
     for i in range(4):
         signed(directory, request(f"c{i}"))
     first = revoked(directory, 3)
@@ -257,7 +257,7 @@ def test_revoking_makes_the_next_complete_list(directory):
         ]
 
 
-def test_revoking_takes_all_credentials_of_the_key_back(directory):
+def test_revoking_revokes_all_credentials_of_the_key(directory):
     key = new_key()
     signed(directory, request("phone-7", key))
     signed(directory, request("phone-8"))
@@ -293,7 +293,7 @@ def test_a_restored_record_is_refused(directory):
         pass
 
 
-def test_a_record_that_ends_below_a_revoked_serial_is_refused(directory):
+def test_a_record_that_ends_below_a_revoked_serial_is_rejected(directory):
     # The same number of lists, but fewer credentials than the list knows.
     signed(directory, request("c0"))
     path = directory / RECORD
@@ -305,7 +305,7 @@ def test_a_record_that_ends_below_a_revoked_serial_is_refused(directory):
         pass
 
 
-def test_a_list_that_was_lost_or_restored_is_made_again(directory):
+def test_a_lost_or_restored_list_is_created_again(directory):
     signed(directory, request("c0"))
     signed(directory, request("c1"))
     first = revoked(directory, 1)
@@ -321,7 +321,7 @@ def test_a_list_that_was_lost_or_restored_is_made_again(directory):
         assert path.read_bytes() == newest.encode() != first.encode()
 
 
-def test_another_issuers_list_is_refused(directory, tmp_path):
+def test_a_list_of_another_issuer_is_rejected(directory, tmp_path):
     other = tmp_path / "other"
     Issuer.create(other, trust_domain=DOMAIN, entropy=SystemEntropy())
     signed(directory, request("c0"))
@@ -339,7 +339,7 @@ def test_another_issuers_list_is_refused(directory, tmp_path):
         pass
 
 
-def test_another_list_of_the_same_number_is_refused(directory):
+def test_a_different_list_with_the_same_number_is_rejected(directory):
     signed(directory, request("c0"))
     signed(directory, request("c1"))
     before = (directory / RECORD).read_bytes()
@@ -431,7 +431,7 @@ def no_line(lines):
         no_line,
     ],
 )
-def test_a_record_that_was_changed_is_refused(directory, damage):
+def test_a_modified_record_is_rejected(directory, damage):
     signed(directory, request("c0"))
     signed(directory, request("c1"))
     revoked(directory, 1)
@@ -445,14 +445,14 @@ def test_a_record_that_was_changed_is_refused(directory, damage):
     assert path.read_bytes() == changed
 
 
-def test_a_trust_domain_that_is_no_name_is_refused_without_any_credential(directory):
+def test_an_invalid_trust_domain_in_the_record_is_rejected(directory):
     path = directory / RECORD
     path.write_bytes(path.read_bytes().replace(DOMAIN.encode(), b"a/b"))
     with refused(ErrorCode.STATE_DAMAGED, "trust domain"), Issuer.open(directory):
         pass
 
 
-def test_a_line_that_breaks_off_is_refused_and_may_be_removed(directory):
+def test_a_truncated_line_is_rejected_and_can_be_removed(directory):
     signed(directory, request("c0"))
     path = directory / RECORD
     whole = path.read_bytes()
@@ -475,7 +475,7 @@ def test_two_processes_cannot_use_one_issuer(directory):
         pass
 
 
-def test_a_full_disk_leaves_neither_half_a_line_nor_a_serial(directory, monkeypatch):
+def test_a_full_disk_leaves_no_partial_line_and_uses_no_serial(directory, monkeypatch):
     def fail(_descriptor):
         raise OSError(28, "No space left on device")
 
@@ -491,7 +491,7 @@ def test_a_full_disk_leaves_neither_half_a_line_nor_a_serial(directory, monkeypa
         assert issuer.sign(request("c1"), now=NOW).credential.serial == 2
 
 
-def test_what_is_no_issuer_is_refused(tmp_path):
+def test_an_invalid_issuer_directory_is_rejected(tmp_path):
     with refused(ErrorCode.BAD_CREDENTIAL, "cannot read"), Issuer.open(tmp_path):
         pass
     (tmp_path / ISSUER_SEED).write_bytes(b"short")

@@ -99,7 +99,7 @@ def test_a_revocation_list_is_laid_out_and_signed_as_specified():
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda each: type(each).__name__)
-def test_decoders_return_the_document_or_refuse(document):
+def test_decoders_return_the_document_or_raise_bad_encoding(document):
     data = document.encode()
     kind = type(document)
     assert kind.decode(data) == document
@@ -112,7 +112,7 @@ def test_decoders_return_the_document_or_refuse(document):
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "ä", "a\n", "x" * 256, "a\0"])
-def test_names_of_other_characters_are_neither_written_nor_read(name):
+def test_names_with_other_characters_are_neither_written_nor_read(name):
     for domain, client in ((name, "phone-7"), (DOMAIN, name)):
         with pytest.raises(ValueError, match="is not 1 to 255 of the characters"):
             CredentialRequest.make(CLIENT, trust_domain=domain, name=client, made_at=1)
@@ -164,7 +164,7 @@ def test_there_is_no_list_number_0():
         RevocationList.decode(data)
 
 
-def test_a_count_beyond_the_bytes_takes_no_memory():
+def test_a_count_beyond_the_bytes_is_rejected_without_allocating_memory():
     body = b"\1" + field(DOMAIN.encode()) + u32(3) + u64(950) + u32((1 << 32) - 1)
     with pytest.raises(RemoteProtocolError, match="are left"):
         RevocationList.decode(body + bytes(64))

@@ -71,7 +71,9 @@ def ruled(**changes):
 
 
 @pytest.mark.parametrize("session_end", [1_000, 1_500, 2_000])
-def test_a_credential_will_do_for_a_session_that_ends_while_it_is_valid(session_end):
+def test_a_credential_is_accepted_for_a_session_that_ends_within_its_validity(
+    session_end,
+):
     check_credential(CREDENTIAL, ruled(session_end=session_end), identity="phone-7")
 
 
@@ -151,7 +153,7 @@ def test_a_credential_of_another_client_is_refused():
     assert "it names 'phone-7'" in str(error)
 
 
-def test_the_first_rule_that_fails_is_the_one_that_is_named():
+def test_the_first_violated_rule_is_named():
     # One fault after the other is mended, in the order of the rules.
     worst = dataclasses.replace(
         UNSIGNED, name="phone 7", identity_key=NEUTRAL, signature=bytes(64)
@@ -197,7 +199,7 @@ def test_a_credential_is_verified_once(verifications):
     assert len(verifications) == 1
 
 
-def test_the_memory_holds_for_one_enrolment_key_and_trust_domain_only():
+def test_the_cache_applies_to_one_enrolment_key_and_trust_domain_only():
     verified = VerifiedCredentials()
     check_credential(CREDENTIAL, RULES, identity="phone-7", verified=verified)
     for rules in (
@@ -209,7 +211,7 @@ def test_the_memory_holds_for_one_enrolment_key_and_trust_domain_only():
         )
 
 
-def test_a_refused_credential_is_not_remembered(verifications):
+def test_a_rejected_credential_is_not_cached(verifications):
     verified = VerifiedCredentials()
     forged = UNSIGNED.signed_by(FOREIGN, DOMAIN)
     for _ in range(2):
@@ -218,7 +220,7 @@ def test_a_refused_credential_is_not_remembered(verifications):
     assert len(verified) == 0
 
 
-def test_the_memory_is_bounded_and_forgets_the_least_used(monkeypatch):
+def test_the_cache_is_bounded_and_evicts_the_least_used(monkeypatch):
     monkeypatch.setattr(module, "_MAX_REMEMBERED", 2)
     verified = VerifiedCredentials()
     verified.add(b"a")
@@ -240,7 +242,7 @@ def read(data, **changes):
     return read_revocations(data, dataclasses.replace(offered, **changes))
 
 
-def test_the_list_that_an_offer_names_is_read():
+def test_the_list_named_by_an_offer_is_read():
     assert read(LIST.encode()) == LIST
     assert read(b"", revocation_number=0, revocation_hash=NO_DIGEST) is None
 
@@ -302,7 +304,7 @@ def judge(seen=SEEN, **changes):
     check_list_number(trust, seen)
 
 
-def test_an_offer_with_the_pinned_key_and_no_older_list_will_do():
+def test_an_offer_with_the_pinned_key_and_no_older_list_is_accepted():
     judge()
     judge(revocation_number=4, revocation_hash=bytes(32))
     judge(seen=None)
@@ -335,7 +337,7 @@ def test_an_offer_with_the_pinned_key_and_no_older_list_will_do():
         ),
     ],
 )
-def test_another_offer_is_refused(changes, code, complaint):
+def test_an_offer_with_another_key_or_list_is_rejected(changes, code, complaint):
     error = refusal(judge, **changes)
     assert error.code is code
     assert complaint in str(error)
@@ -349,7 +351,7 @@ def test_a_key_that_signs_next_is_refused_by_its_form_already():
     assert "small order" in str(error)
 
 
-def test_the_age_of_a_list_is_limited():
+def test_the_maximal_age_of_a_list_is_enforced():
     check_list_age(SEEN, LIST.made_at, now=1_050.0, max_age_seconds=100.0)
     none = trusting(0, NO_DIGEST)
     for trust, made_at, now in (

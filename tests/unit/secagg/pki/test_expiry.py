@@ -29,7 +29,7 @@ def expiring(caplog):
     return [path for name, path, *_ in words if name == "certificate_expires"]
 
 
-def test_what_expires_is_said_at_once_daily_and_louder_in_its_last_week(
+def test_expiry_is_logged_at_once_then_daily_and_as_an_error_in_the_last_week(
     tmp_path, caplog
 ):
     loaded, said = identity(tmp_path, leaf_days=90), ExpiryWarnings()
@@ -48,7 +48,7 @@ def test_a_renewed_certificate_ends_the_warnings(tmp_path, caplog):
     assert len(expiring(caplog)) == 1
 
 
-def test_an_authority_is_as_old_as_its_successor(tmp_path, caplog):
+def test_an_authority_with_a_successor_causes_no_warning(tmp_path, caplog):
     loaded = identity(tmp_path, leaf_days=5, authority_days=5)
     ExpiryWarnings().warn(loaded)
     files = [f"path={tmp_path / name}" for name in ("server.pem", "ca.pem")]
@@ -63,7 +63,7 @@ def test_an_authority_is_as_old_as_its_successor(tmp_path, caplog):
     assert expiring(caplog) == files[:1]
 
 
-async def test_a_server_says_so_when_it_starts(tmp_path, caplog):
+async def test_a_server_logs_expiry_when_it_starts(tmp_path, caplog):
     async with await GrpcServer.start(
         ScriptedService(),
         Address("127.0.0.1", 0),

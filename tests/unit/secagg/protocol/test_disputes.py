@@ -33,7 +33,7 @@ def played(history):
 
 
 @given(histories())
-def test_at_most_c_honest_clients_are_lost_and_c_plus_one_attempts_suffice(history):
+def test_at_most_c_honest_clients_and_c_attempts_are_lost(history):
     # R5-4
     colluders, corrupt, honest, _ = history
     costly = 0
@@ -48,26 +48,26 @@ def test_at_most_c_honest_clients_are_lost_and_c_plus_one_attempts_suffice(histo
 
 
 @given(histories())
-def test_an_honest_client_is_excluded_only_beside_a_corrupt_one(history):
+def test_an_honest_client_is_excluded_only_together_with_a_corrupt_one(history):
     _, corrupt, honest, _ = history
     for before, _, out in played(history):
         newly = out - before
         assert len(newly & honest) <= len(newly & corrupt)
 
 
-def test_more_disputes_than_colluders_prove_and_spare_the_others():
+def test_more_disputes_than_colluders_exclude_only_the_accuser():
     complaints = {("x", f"h{i}") for i in range(4)}
     assert excluded(complaints, colluders=3) == {"x"}
     assert excluded(complaints, colluders=4) == {"x", "h0"}
 
 
-def test_both_ends_of_a_matched_pair_are_removed_and_no_other_client():
+def test_exactly_both_ends_of_a_matched_pair_are_excluded():
     said = [("a", "b"), ("b", "c"), ("c", "d")]
     assert excluded(said, colluders=2) == {"a", "b", "c", "d"}
     assert excluded([("a", "b"), ("c", "b")], colluders=2) == {"a", "b"}
 
 
-def test_the_order_in_which_complaints_came_does_not_matter():
+def test_the_order_of_complaints_does_not_matter():
     said = [("c", "b"), ("a", "b"), ("d", "a")]
     assert excluded(said, colluders=3) == excluded(said[::-1], colluders=3)
     assert excluded([], colluders=3, already={"z"}) == {"z"}
@@ -76,9 +76,7 @@ def test_the_order_in_which_complaints_came_does_not_matter():
 
 
 @given(histories(), st.integers(0, 4))
-def test_more_corrupt_clients_than_were_stated_take_at_most_one_each_with_them(
-    history, stated
-):
+def test_corrupt_clients_exclude_at_most_one_other_client_each(history, stated):
     actual, _, _, attempts = history
     for said in attempts:
         out = excluded(said, colluders=min(stated, actual))
@@ -86,13 +84,13 @@ def test_more_corrupt_clients_than_were_stated_take_at_most_one_each_with_them(
         assert all(not out.isdisjoint(pair) for pair in said)
 
 
-def test_who_accuses_many_that_deal_garbage_is_not_taken_for_corrupt():
+def test_a_client_that_accuses_many_invalid_dealers_is_not_excluded():
     for dealers in (1, 2, 5):
         garbage = {(f"h{i}", f"x{k}") for i in range(9) for k in range(dealers)}
         out = excluded(garbage, colluders=0)
         assert out == {f"x{k}" for k in range(dealers)}
 
 
-def test_as_many_as_may_be_corrupt_are_enough_to_leave_out():
+def test_a_client_in_more_disputes_than_colluders_is_excluded_alone():
     # One client with two opponents is the one colluder; no other one is excluded.
     assert excluded({("x", "h0"), ("x", "h1")}, colluders=1) == {"x"}

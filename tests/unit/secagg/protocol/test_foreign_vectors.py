@@ -9,7 +9,7 @@ from secagg.protocol.arguments import as_vector
 EXPECTED = [0.0, 1.0, 2.0]
 
 
-def test_tensors_of_torch():
+def test_torch_tensors_are_accepted():
     torch = pytest.importorskip("torch")
     for kind in (torch.float16, torch.float32, torch.float64, torch.int8, torch.int64):
         taken = as_vector(torch.arange(3).to(kind), 3, noisy=True)
@@ -24,7 +24,7 @@ def test_tensors_of_torch():
         as_vector(torch.tensor([True, False, True]), 3)
 
 
-def test_arrays_of_jax():
+def test_jax_arrays_are_accepted():
     numpy = pytest.importorskip("jax.numpy")
     for kind in (numpy.float32, numpy.int32, numpy.uint8):
         taken = as_vector(numpy.arange(3, dtype=kind), 3, noisy=True)
@@ -35,7 +35,7 @@ def test_arrays_of_jax():
         as_vector(numpy.full(3, numpy.nan), 3)
 
 
-def test_series_and_tables_of_pandas():
+def test_pandas_series_and_tables_are_accepted():
     pandas = pytest.importorskip("pandas")
     for kind in ("int8", "uint64", "float32", "Int64", "Float32"):
         taken = as_vector(pandas.Series(EXPECTED, dtype=kind), 3, noisy=True)
@@ -49,7 +49,7 @@ def test_series_and_tables_of_pandas():
         as_vector(pandas.Series(["a", "b", "c"], dtype="category"), 3)
 
 
-def test_matrices_of_scipy():
+def test_sparse_scipy_matrices_are_rejected():
     sparse = pytest.importorskip("scipy.sparse")
     with pytest.raises(InputError, match="is sparse"):
         as_vector(sparse.csr_matrix([EXPECTED]), 3)

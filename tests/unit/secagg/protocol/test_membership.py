@@ -101,7 +101,7 @@ def by_the_rules(adverts, rules, *, ctx0, suite, verified) -> None:
 
 @pytest.mark.parametrize("cached", [False, True])
 @pytest.mark.parametrize("first", FAULTS)
-def test_the_first_fault_in_the_order_of_the_rules_is_named(first, cached):
+def test_the_first_violation_in_the_order_of_the_rules_is_named(first, cached):
     for faults in product([first], FAULTS, FAULTS):
         adverts = [ADVERTS[place, fault] for place, fault in enumerate(faults)]
         ours = VerifiedCredentials() if cached else None
@@ -112,7 +112,7 @@ def test_the_first_fault_in_the_order_of_the_rules_is_named(first, cached):
             assert (found is None) is not any(faults)
 
 
-def test_a_key_is_remembered_only_once_it_is_known_to_be_a_point():
+def test_a_key_is_cached_only_after_it_is_known_to_be_a_point():
     """A credential with any other is refused again, by whatever is asked."""
     verified = VerifiedCredentials()
     adverts = [ADVERTS[0, "off the curve"], ADVERTS[1, ""], ADVERTS[2, ""]]
@@ -124,7 +124,7 @@ def test_a_key_is_remembered_only_once_it_is_known_to_be_a_point():
     assert len(verified) == 2
 
 
-def test_no_signature_holds_under_a_key_off_the_curve():
+def test_no_signature_is_valid_under_a_key_off_the_curve():
     """Neither one of zeros, nor one that its equation would forgive."""
     neutral, base = bytes([1]) + bytes(31), bytes([0x58]) + bytes([0x66]) * 31
     signatures = [
@@ -139,7 +139,7 @@ def test_no_signature_holds_under_a_key_off_the_curve():
                 verify(key, b"message", signature)
 
 
-def test_the_root_is_taken_only_where_something_is_refused(monkeypatch):
+def test_a_key_is_checked_as_a_point_only_after_a_rejection(monkeypatch):
     taken = []
     monkeypatch.setattr(rules_module, "check_identity", taken.append)
     adverts = [ADVERTS[place, ""] for place in range(3)]

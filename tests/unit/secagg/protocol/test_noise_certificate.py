@@ -20,7 +20,7 @@ CERTIFICATE = NoiseCertificate(
 )
 
 
-def test_everything_follows_from_the_sets_and_the_layers():
+def test_the_figures_follow_from_the_sets_and_the_layers():
     assert CERTIFICATE.losses == 2
     assert CERTIFICATE.remaining == Fraction(9, 4)
     # Eight survivors but for one colluder and the user itself.

@@ -14,7 +14,7 @@ PARAMETERS = SessionDescriptor.decode(bytes.fromhex(SIGNED["offer"])).parameters
 
 
 @pytest.mark.parametrize("colluders", range(4))
-def test_quorums_that_colluders_could_fill_are_refused(colluders):
+def test_quorums_that_overlap_only_in_colluders_are_rejected(colluders):
     parameters = replace(PARAMETERS, colluders=colluders)
     for clients in range(1, 20):
         shared = 2 * parameters.quorum - clients

@@ -60,7 +60,7 @@ def test_the_bytes_do_not_depend_on_how_many_blocks_are_shifted_at_once(
 
 @settings(deadline=None, max_examples=100)
 @given(st.integers(1, 62), st.integers(0, 150), st.data())
-def test_any_bytes_unpack_to_a_vector_that_packs_to_them_or_are_refused(
+def test_any_bytes_unpack_to_a_vector_that_packs_to_them_or_are_rejected(
     bits, dim, data
 ):
     size = packed_size(dim, bits)
@@ -77,7 +77,7 @@ def test_any_bytes_unpack_to_a_vector_that_packs_to_them_or_are_refused(
 
 
 @pytest.mark.parametrize("bits", [1, 16, 20, 27, 33, 62])
-def test_chunks_are_whole_blocks_that_unpack_by_themselves(bits):
+def test_each_chunk_unpacks_independently(bits):
     dim = 2 * chunk_values(bits) + 12345
     values = vector(dim, bits)
     packed = pack(values, bits)
@@ -127,7 +127,7 @@ def test_padding_that_is_not_zero_is_refused():
 
 @pytest.mark.parametrize("place", [0, 31, 64, 98, 99])
 @pytest.mark.parametrize("modulus", [10**6, 2**20 - 1])
-def test_an_entry_that_is_not_below_the_modulus_is_refused(place, modulus):
+def test_an_entry_not_below_the_modulus_is_rejected(place, modulus):
     values = np.zeros(100, np.uint32)
     values[place] = modulus - 1
     assert unpack(pack(values, 20), 100, 20, modulus)[place] == modulus - 1
@@ -136,7 +136,7 @@ def test_an_entry_that_is_not_below_the_modulus_is_refused(place, modulus):
         unpack(pack(values, 20), 100, 20, modulus)
 
 
-def test_bits_that_do_not_belong_to_the_modulus_are_the_callers_fault():
+def test_bits_that_do_not_match_the_modulus_raise_value_error():
     with pytest.raises(ValueError, match="takes 20 bits") as caught:
         unpack(bytes(10), 4, 21, 2**20)
     assert not isinstance(caught.value, BadVectorError)

@@ -62,24 +62,24 @@ def refusal(parameters):
 
 
 @EVERY
-def test_possible_numbers_pass_in_every_profile(parameters):
+def test_valid_parameters_are_accepted_in_every_profile(parameters):
     assert parameters.check_possible() is parameters
 
 
-def test_the_tail_names_the_profile_and_profile_and_degree_the_graph():
+def test_the_tail_determines_the_profile_and_profile_and_degree_the_graph():
     assert [p.profile for p in (HONEST, RING, MALICIOUS, SPARSE)] == [1, 1, 2, 3]
     graphs = [p.graph for p in (HONEST, RING, MALICIOUS, SPARSE)]
     assert graphs == [Graph.COMPLETE, Graph.RING, Graph.COMPLETE, Graph.K_OUT]
 
 
 @EVERY
-def test_the_fixed_part_has_87_bytes(parameters):
+def test_the_fixed_part_has_87_bytes_in_every_profile(parameters):
     tail = parameters.tail.encode()
     assert len(parameters.encode()) == 87 + len(tail)
     assert len(replace(parameters, noise_block=b"x" * 9).encode()) == 96 + len(tail)
 
 
-def test_a_release_refuses_the_profiles_that_it_does_not_have_by_name(monkeypatch):
+def test_an_unsupported_profile_is_rejected_by_name(monkeypatch):
     # R2-1
     assert frozenset(Profile) == SUPPORTED_PROFILES
     others = SUPPORTED_PROFILES - {SPARSE.profile}
@@ -90,11 +90,11 @@ def test_a_release_refuses_the_profiles_that_it_does_not_have_by_name(monkeypatc
     assert SPARSE.profile.label in str(caught.value)
 
 
-def test_one_profile_rests_on_an_argument_without_review():
+def test_exactly_one_profile_is_experimental():
     assert [each for each in Profile if each.is_experimental] == [SPARSE.profile]
 
 
-def test_parameters_under_a_newer_list_differ_in_nothing_else():
+def test_under_changes_only_the_trust_of_the_parameters():
     trust = Trust("example.org", bytes(32), 3, bytes([3]) * 32)
     newer = MALICIOUS.under(trust)
     assert newer.trust == trust
@@ -106,13 +106,13 @@ def test_parameters_under_a_newer_list_differ_in_nothing_else():
 
 
 @EVERY
-def test_an_offer_of_every_profile_survives_its_encoding(parameters):
+def test_an_offer_of_every_profile_survives_encoding(parameters):
     original = offer(parameters, payload_hash=b"\2" * 32)
     assert SessionDescriptor.decode(original.encode()) == original
 
 
 @EVERY
-def test_a_tail_has_no_byte_too_many_and_none_too_few(parameters):
+def test_a_tail_of_wrong_length_is_rejected(parameters):
     encoded, tail = parameters.encode(), parameters.tail.encode()
     head = encoded[: -len(tail) - 4]
     for wrong in (tail + b"\0", tail[:-1], b""):
@@ -132,7 +132,7 @@ NUMBERS = st.fixed_dictionaries(
 
 
 @given(changes=NUMBERS)
-def test_no_two_parameters_have_one_encoding(changes):
+def test_different_parameters_have_different_encodings(changes):
     other = replace(HONEST, **changes)
     assert (other.encode() == HONEST.encode()) == (other == HONEST)
 
@@ -193,36 +193,36 @@ def test_no_two_parameters_have_one_encoding(changes):
         (SPARSE, {"tail": replace(SPARSE.tail, quorum=41)}, "min_clients = 40"),
     ],
 )
-def test_impossible_numbers_are_refused_by_name(base, change, says):
+def test_impossible_values_are_rejected_by_name(base, change, says):
     assert says in refusal(replace(base, **change))
 
 
-def test_two_thresholds_of_the_malicious_profile_share_an_honest_client():
+def test_two_quorums_of_the_malicious_profile_share_an_honest_client():
     """R3.2-8 at its edge: 2t = n + c is refused, one more passes."""
     edge = replace(MALICIOUS, max_clients=51, threshold=28)
     assert "at least 29" in refusal(edge)
     assert replace(edge, threshold=29).check_possible()
 
 
-def test_deadlines_are_those_of_a_profile():
+def test_deadlines_require_a_profile():
     with pytest.raises(LocalProtocolError, match="a member of Profile") as caught:
         RoundDeadlines.of("malicious-server")
     assert "Profile.MALICIOUS_SERVER?" in caught.value.next_step
 
 
 @pytest.mark.parametrize("field", ["session_number", "session_end"])
-def test_counts_stay_below_two_to_the_63(field):
+def test_counts_are_limited_to_63_bits(field):
     assert offer(**{field: (1 << 63) - 1}).validate()
     with pytest.raises(RemoteProtocolError, match=field) as caught:
         offer(**{field: 1 << 63}).validate()
     assert caught.value.code is ErrorCode.BAD_CONFIG
 
 
-def test_the_end_of_a_session_enters_its_id():
+def test_the_session_id_depends_on_the_session_end():
     assert offer().session_id != offer(session_end=1_800_000_601).session_id
 
 
-def test_a_session_is_joined_neither_after_its_end_nor_long_before():
+def test_an_offer_is_rejected_after_its_end_and_long_before():
     """R5.0-2: the rounds, one extension of the third, and an hour for the clocks."""
     end, longest = 1_800_000_600, 60 + 60 + 300 + 60 + 300
     assert HONEST.deadlines.longest_session == longest
@@ -244,13 +244,13 @@ def test_a_session_is_joined_neither_after_its_end_nor_long_before():
         (1_800_000_600, -1, "this host reads -1 Unix seconds"),
     ],
 )
-def test_a_time_that_no_calendar_has_is_refused_in_words(end, now, words):
+def test_a_time_outside_the_calendar_is_rejected(end, now, words):
     with pytest.raises(RemoteProtocolError, match=words) as caught:
         offer(session_end=end).check_clock(now)
     assert caught.value.code is ErrorCode.BAD_CLOCK
 
 
-def test_what_an_offer_says_of_its_noise_has_a_limit():
+def test_the_size_of_noise_terms_is_limited():
     noised = replace(HONEST, noise_block=b"{}")
     offered = offer(noised, noise_terms=bytes(MAX_NOISE_TERMS_BYTES))
     assert offered.validate() == offered
@@ -263,7 +263,7 @@ def test_what_an_offer_says_of_its_noise_has_a_limit():
 @pytest.mark.parametrize(
     "lie", [{"noise_terms": b"{}"}, {"parameters": replace(HONEST, noise_layers=3)}]
 )
-def test_no_party_reads_an_offer_that_has_noise_and_no_block(lie):
+def test_an_offer_with_noise_terms_but_without_a_noise_block_is_rejected(lie):
     """R3.2-10: as far as it needs no reader of noise blocks."""
     data = replace(offer(), **lie).encode()
     with pytest.raises(RemoteProtocolError, match="without a noise block") as caught:

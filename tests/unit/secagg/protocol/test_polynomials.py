@@ -38,7 +38,7 @@ def dealt_on(state: client.Advertised, roster: Roster, policy: ClientPolicy):
     return plain, shared.self_mask_seed
 
 
-def test_shares_of_two_rosters_of_one_session_do_not_interpolate():
+def test_shares_of_two_rosters_of_one_session_do_not_combine():
     # R7.1-2
     session = InProcessSession(
         parameters_for(

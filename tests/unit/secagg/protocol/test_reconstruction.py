@@ -107,7 +107,7 @@ def no_correction(monkeypatch):
     monkeypatch.setattr(unmasking, "decode_with_errors", unwanted)
 
 
-def test_shares_of_no_secret_at_all_are_corrected_like_wrong_ones(complete):
+def test_shares_of_an_invalid_secret_are_corrected_like_wrong_ones(complete):
     # One limb of the first dealer's comes out as 65536, which 16 bits do not hold.
     weight = int(lagrange_at_zero(np.arange(1, THRESHOLD + 1))[0])
     limb = int.from_bytes(SEEDS[0].reveal()[:2], "big")
@@ -118,12 +118,12 @@ def test_shares_of_no_secret_at_all_are_corrected_like_wrong_ones(complete):
 
 
 @pytest.mark.usefixtures("no_correction")
-def test_shares_that_are_absent_are_not_taken_for_wrong_ones(complete):
+def test_absent_shares_are_not_counted_as_wrong(complete):
     complete.absent = {(1, 0), (2, 0), (5, 1)}
     assert complete.rebuilt().liars == frozenset()
 
 
-def parts_ways(dealt):
+def uses_other_points(dealt):
     """Whether two dealers are rebuilt from the same holders, at other points."""
     table = dealt.table()
     chosen = [table._choose(dealer, THRESHOLD, set()) for dealer in ALL_CLIENTS]
@@ -135,12 +135,12 @@ def parts_ways(dealt):
 
 
 @pytest.mark.usefixtures("no_correction")
-def test_on_a_ring_one_holder_stands_at_another_point_for_each_dealer():
+def test_on_a_ring_a_holder_has_a_different_point_for_each_dealer():
     parameters = parameters_for(CLIENTS, dimension=1, threshold=THRESHOLD, degree=6)
     dealt = Dealt(sharing_graph(parameters, CLIENTS, bytes(32)))
     for silent in combinations(ALL_CLIENTS, 3):
         dealt.silent = set(silent)
-        if parts_ways(dealt):
+        if uses_other_points(dealt):
             break
     else:
         raise AssertionError("the case that is meant does not occur")
@@ -156,19 +156,19 @@ def further(dealt, secrets, *, colluders=1):
     )
 
 
-def test_a_dispute_counts_only_where_the_answers_bear_as_many_liars(complete):
+def test_a_dispute_counts_only_if_the_answers_tolerate_that_many_liars(complete):
     # Two of eight shares can be wrong beside three: no dispute where three collude.
     complete.add(4, 7, 1)
     assert further(complete, {4: SEEDS[4]}, colluders=2) == {(4, 7)}
     assert further(complete, {4: SEEDS[4]}, colluders=3) == set()
 
 
-def test_a_dealer_that_cannot_be_decoded_has_no_disputes(complete):
+def test_a_dealer_that_cannot_be_decoded_causes_no_disputes(complete):
     for holder in (3, 4, 5, 6, 7):
         complete.add(4, holder, holder + 1, limb=holder)
     assert further(complete, {4: SEEDS[4], 5: SEEDS[5]}) == set()
 
 
-def test_a_dealer_that_decodes_to_another_secret_has_no_disputes(complete):
+def test_a_dealer_that_decodes_to_another_secret_causes_no_disputes(complete):
     complete.add(4, 7, 1)
     assert further(complete, {4: SEEDS[5]}) == set()

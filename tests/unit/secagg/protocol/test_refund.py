@@ -28,14 +28,16 @@ ROWS = {
 @pytest.mark.parametrize(
     ("profile", "standing", "fate"), [*product(Profile, ReachedStage, FATES)]
 )
-def test_every_cell(profile, standing, fate):
+def test_every_cell_of_the_refund_table_matches_the_specification(
+    profile, standing, fate
+):
     # R5.6-3
     arbitrary = profile is not Profile.HONEST_CURIOUS_SERVER
     expected = ROWS[arbitrary, standing][FATES.index(fate)]
     assert charge_after(profile, standing, fate) is ChargeOutcome(expected)
 
 
-def test_the_table_has_no_cell_too_many_and_none_too_few():
+def test_the_refund_table_is_complete():
     assert set(CHARGES) == set(Profile)
     for cells in CHARGES.values():
         assert set(cells) == set(product(ReachedStage, FATES))

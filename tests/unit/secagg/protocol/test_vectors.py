@@ -65,7 +65,7 @@ async def late():
         [np.float32(0), np.int8(1), 2],
     ],
 )
-def test_rows_of_numbers_are_taken(given):
+def test_number_sequences_are_accepted(given):
     taken = as_vector(given, 3)
     assert type(taken) is np.ndarray
     np.testing.assert_array_equal(taken, [0, 1, 2])
@@ -104,7 +104,9 @@ def test_rows_of_numbers_are_taken(given):
         (np.ma.masked_array([4711.0], mask=[True]), "masked entries", "filled(0)"),
     ],
 )
-def test_all_else_is_refused_in_one_sentence(given, complaint, way_out):
+def test_other_inputs_are_rejected_with_one_sentence_and_a_next_step(
+    given, complaint, way_out
+):
     with pytest.raises(InputError) as caught:
         as_vector(given, name="the input x")
     assert str(caught.value).startswith("the input x")
@@ -113,7 +115,7 @@ def test_all_else_is_refused_in_one_sentence(given, complaint, way_out):
     assert "4711" not in str(caught.value)
 
 
-def test_a_coroutine_is_refused_and_closed():
+def test_a_coroutine_is_rejected_and_closed():
     """Python would complain of one that is never awaited, and fail this test."""
     with pytest.raises(InputError, match="is a coroutine"):
         as_vector(late())
@@ -125,7 +127,7 @@ def test_another_length_is_refused():
 
 
 @pytest.mark.parametrize("largest", [1 << 53, -(1 << 53)])
-def test_whole_numbers_are_exact_as_floats_or_refused(largest):
+def test_integers_must_be_exact_as_floats(largest):
     assert as_vector([largest], noisy=True)[0] == largest
     beyond = largest + (1 if largest > 0 else -1)
     with pytest.raises(InputError, match="float64 cannot hold"):

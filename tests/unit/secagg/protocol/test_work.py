@@ -34,7 +34,7 @@ def open_round(session, wanted):
 
 
 @pytest.mark.parametrize("which", [Round.SHARE_KEYS, Round.UNMASKING])
-def test_what_opens_a_round_for_all_clients_is_encoded_once(session, which):
+def test_an_update_for_all_clients_is_encoded_once(session, which):
     open_round(session, which)
     first, *others = (
         server.update_for(session.server_state, identity_of(number))
@@ -51,7 +51,7 @@ def test_the_set_of_share_holders_is_encoded_once(session, monkeypatch):
         assert update.open().share_holders == bytes([0b11111])
 
 
-def test_an_answer_is_taken_apart_once(session, monkeypatch):
+def test_an_answer_is_decoded_once(session, monkeypatch):
     parsed, parse = [], SharesAnswer.parse.__func__
 
     def counted(cls, *args, **kwargs):
@@ -67,7 +67,7 @@ def test_an_answer_is_taken_apart_once(session, monkeypatch):
     assert len(parsed) == CLIENTS
 
 
-def test_a_clients_first_polynomial_imports_nothing():
+def test_the_first_polynomial_of_a_client_imports_nothing():
     program = (
         "import sys\n"
         "import numpy as np\n"

@@ -8,7 +8,7 @@ from secagg.runtime.clock import SystemClock, finish_before, wait_set
 from secagg.storage.sqlite.executor import InlineExecutor
 
 
-def test_work_that_ends_in_time_returns_its_result():
+def test_work_that_finishes_in_time_returns_its_result():
     async def work():
         return 7
 
@@ -37,7 +37,7 @@ def test_work_beyond_its_deadline_is_cancelled_and_cleans_up():
     assert trace == ["cleaned up"]
 
 
-def test_errors_of_the_work_come_through():
+def test_errors_of_the_work_are_raised():
     async def work():
         raise KeyError("x")
 
@@ -49,7 +49,7 @@ def test_errors_of_the_work_come_through():
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_caller_who_is_cancelled_leaves_no_work_behind(times):
+def test_a_cancelled_caller_cancels_its_work(times):
     ended = []
 
     async def work(clock):
@@ -75,7 +75,7 @@ def test_a_caller_who_is_cancelled_leaves_no_work_behind(times):
     manual_clock.run(main)
 
 
-def test_a_flag_is_waited_for_until_the_deadline():
+def test_a_flag_is_awaited_until_the_deadline():
     async def main(clock):
         flag = asyncio.Event()
         assert not await wait_set(clock, clock.now() + 1, flag)
@@ -85,7 +85,7 @@ def test_a_flag_is_waited_for_until_the_deadline():
     manual_clock.run(main)
 
 
-async def test_the_system_clock_moves_by_itself():
+async def test_the_system_clock_advances():
     clock = SystemClock()
     before = clock.now()
     await clock.sleep_until(before + 0.001)
@@ -93,7 +93,7 @@ async def test_the_system_clock_moves_by_itself():
     await clock.sleep_until(before)
 
 
-def test_time_jumps_to_the_nearest_sleeper_only():
+def test_time_jumps_to_the_nearest_sleeper():
     order = []
 
     async def sleeper(clock, seconds):
@@ -107,7 +107,7 @@ def test_time_jumps_to_the_nearest_sleeper_only():
     assert order == [(5, 5.0), (60, 60.0), (3600, 3600.0)]
 
 
-def test_a_program_that_can_never_end_is_reported():
+def test_a_program_that_can_never_end_raises_a_deadlock_error():
     async def main(_clock):
         await asyncio.Event().wait()
 
@@ -115,7 +115,7 @@ def test_a_program_that_can_never_end_is_reported():
         manual_clock.run(main)
 
 
-def test_advancing_wakes_who_is_due():
+def test_advancing_wakes_due_sleepers():
     async def main(clock):
         task = asyncio.ensure_future(clock.sleep_until(clock.now() + 5))
         await asyncio.sleep(0)
@@ -128,7 +128,7 @@ def test_advancing_wakes_who_is_due():
     manual_clock.run(main)
 
 
-def test_the_inline_executor_reports_errors_like_any_other():
+def test_the_inline_executor_reports_errors_through_its_future():
     def fail():
         raise KeyError("x")
 

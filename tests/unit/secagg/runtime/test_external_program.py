@@ -24,7 +24,7 @@ def pipe(tmp_path):
     return path
 
 
-def is_let_go(reader):
+def is_closed_by_all(reader):
     """Whether no process holds the other end; waits only for one that stays behind."""
     ready, _, _ = select.select([reader], [], [], 30.0)
     return bool(ready) and os.read(reader, 1) == b""
@@ -45,7 +45,7 @@ def shell(script):
     return ["/bin/sh", "-c", script]
 
 
-def test_a_path_is_one_argument_whatever_is_in_it(tmp_path):
+def test_a_path_is_passed_as_one_argument(tmp_path):
     place = tmp_path / "it's; touch $HOME/broken 'x'"
     words = split_command(
         "--exec", "/bin/sh -c 'printf %s \"$1\" > out' name {payload}"
@@ -54,7 +54,7 @@ def test_a_path_is_one_argument_whatever_is_in_it(tmp_path):
     assert (tmp_path / "out").read_text() == str(place)
 
 
-def test_a_program_sees_few_variables(tmp_path, monkeypatch):
+def test_a_program_receives_few_environment_variables(tmp_path, monkeypatch):
     monkeypatch.setenv("SECAGG_TLS__KEY", "secret")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
@@ -85,13 +85,13 @@ def test_a_program_sees_few_variables(tmp_path, monkeypatch):
         (["/"], "could not be run; it printed: it cannot be started: Permission"),
     ],
 )
-def test_a_failure_says_what_the_program_said(tmp_path, words, text):
+def test_a_failure_quotes_the_output_of_the_program(tmp_path, words, text):
     with pytest.raises(InputError, match=text) as caught:
         run(words, tmp_path)
     assert caught.value.next_step
 
 
-def test_what_a_program_prints_is_read_and_not_kept(tmp_path):
+def test_the_output_of_a_program_is_truncated_and_sanitised(tmp_path):
     with pytest.raises(InputError) as caught:
         run(
             shell("yes 'a line' | head -c 3000000; printf '\\033[2J'; exit 1"), tmp_path
@@ -101,23 +101,23 @@ def test_what_a_program_prints_is_read_and_not_kept(tmp_path):
     run(shell("exec >&- 2>&-"), tmp_path)  # its streams end before it does
 
 
-def test_a_program_that_hangs_is_ended_with_its_children(tmp_path, pipe):
+def test_a_program_that_hangs_is_killed_with_its_children(tmp_path, pipe):
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     script = f"trap '' TERM; sh -c 'exec sleep 600' > {pipe} & wait; sleep 600"
     with pytest.raises(InputError, match=r"ended after 1 seconds: a test"):
         run(shell(script), tmp_path, seconds=1.0)
-    assert is_let_go(reader)
+    assert is_closed_by_all(reader)
     os.close(reader)
 
 
-def test_children_do_not_outlive_a_program_that_succeeds(tmp_path, pipe):
+def test_children_of_a_successful_program_are_killed(tmp_path, pipe):
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     run(shell(f"exec 3> {pipe}; sleep 600 & exit 0"), tmp_path)
-    assert is_let_go(reader)
+    assert is_closed_by_all(reader)
     os.close(reader)
 
 
-def test_a_program_is_ended_when_its_caller_stops(tmp_path, pipe):
+def test_a_program_is_killed_when_its_caller_stops(tmp_path, pipe):
     program, failed = ExternalProgram(shell(f"exec 3> {pipe}; sleep 600")), []
 
     def work():
@@ -132,7 +132,7 @@ def test_a_program_is_ended_when_its_caller_stops(tmp_path, pipe):
     thread.start()
     with pipe.open("rb") as alive:  # waits until the program holds the other end
         program.stop()
-        assert is_let_go(alive.fileno())
+        assert is_closed_by_all(alive.fileno())
     thread.join(60.0)
     assert "because this process stops" in failed[0]
     with pytest.raises(InputError, match="was not started"):
@@ -148,13 +148,13 @@ ExternalProgram(["/bin/sh", "-c", sys.argv[1]]).run(
 """
 
 
-def test_a_program_is_ended_when_its_caller_is_killed(tmp_path, pipe):
+def test_a_program_is_killed_when_its_caller_is_killed(tmp_path, pipe):
     script = f"exec 3> {pipe}; sleep 600"
     caller = subprocess.Popen([sys.executable, "-c", CALLER, script], cwd=tmp_path)
     with pipe.open("rb") as alive:
         caller.kill()
         caller.wait()
-        assert is_let_go(alive.fileno())
+        assert is_closed_by_all(alive.fileno())
 
 
 def test_a_command_that_cannot_be_split_is_refused():

@@ -5,7 +5,7 @@ import pytest
 from secagg.runtime.garbage import STAYING, freeze_loaded, infrequent_collection
 
 
-def test_garbage_is_looked_for_as_before_when_a_command_has_ended():
+def test_garbage_collection_is_restored_after_a_command():
     usual = gc.get_threshold()
     with infrequent_collection():
         assert gc.get_threshold()[0] > 100 * usual[0]
@@ -15,7 +15,7 @@ def test_garbage_is_looked_for_as_before_when_a_command_has_ended():
     assert gc.get_threshold() == usual
 
 
-def test_a_program_that_stays_looks_for_garbage_but_not_in_what_has_loaded():
+def test_loaded_objects_are_frozen_and_garbage_collection_restored():
     usual, kept = gc.get_threshold(), gc.get_freeze_count()
     loaded = [[] for _ in range(1000)]
     try:

@@ -14,7 +14,7 @@ from secagg.runtime.vector_files import (
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64, np.uint8])
-def test_a_vector_of_numbers_is_read_as_it_was_written(tmp_path, dtype):
+def test_a_vector_is_read_as_it_was_written(tmp_path, dtype):
     vector = np.arange(5).astype(dtype)
     path = tmp_path / "deep" / "x.npy"
     write_vector(path, vector)
@@ -31,7 +31,7 @@ def test_a_truncated_file_is_refused(tmp_path):
         load_vector(path)
 
 
-def test_a_head_that_claims_more_than_memory_holds_is_refused(tmp_path):
+def test_a_header_that_claims_more_than_memory_is_rejected(tmp_path):
     path = tmp_path / "x.npy"
     with path.open("wb") as stream:
         claimed = {"descr": "<f8", "fortran_order": False, "shape": (10**15,)}
@@ -46,7 +46,7 @@ def test_an_archive_is_refused(tmp_path):
         load_vector(tmp_path / "x.npz")
 
 
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+def test_a_failed_write_leaves_only_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "report.json"
     write_json(path, {"sum": 1})
 
@@ -62,13 +62,13 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_directory_that_cannot_be_made_is_a_clear_error(tmp_path):
+def test_a_directory_that_cannot_be_created_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ServiceError, match="cannot be written"):
         write_vector(tmp_path / "file" / "x.npy", np.zeros(1))
 
 
-def test_what_names_clients_is_read_by_its_owner_alone(tmp_path):
+def test_files_that_name_clients_are_readable_by_their_owner_only(tmp_path):
     write_bytes(tmp_path / "receipt-1.bin", b"members")
     write_json(tmp_path / "report-1.json", {"survivors": ["a"]})
     write_vector(tmp_path / "sum-1.npy", np.zeros(2))

@@ -7,7 +7,7 @@ from secagg.runtime import workers
 from secagg.runtime.workers import Workers
 
 
-async def test_a_fork_waits_for_no_thread_of_its_parent(monkeypatch):
+async def test_a_forked_process_uses_new_threads(monkeypatch):
     shared = Workers.of_process()
     parents = {await shared.run(threading.current_thread)}
     with monkeypatch.context() as patched:

@@ -253,7 +253,7 @@ def test_an_unknown_task_and_an_unknown_session_are_named():
     scenario(test)
 
 
-def test_only_invited_clients_get_an_offer_a_payload_or_a_place():
+def test_only_invited_clients_get_offers_payloads_and_sessions():
     async def test(world):
         world.payload = b"the query"
         world.start()
@@ -280,7 +280,7 @@ def test_only_invited_clients_get_an_offer_a_payload_or_a_place():
     scenario(test, invited=frozenset({"a", "b"}))
 
 
-def test_no_client_speaks_for_another_one():
+def test_a_client_cannot_send_messages_of_another():
     async def test(world):
         world.start()
         await world.settle()
@@ -293,7 +293,7 @@ def test_no_client_speaks_for_another_one():
 
 
 @pytest.mark.parametrize("identity", ["", "x" * 256])
-def test_an_impossible_identity_is_refused(identity):
+def test_an_invalid_identity_is_rejected(identity):
     async def test(world):
         with pytest.raises(RemoteProtocolError) as caught:
             await world.aggregator.answer(identity, GetOffer("t", after_session=0))
@@ -302,7 +302,7 @@ def test_an_impossible_identity_is_refused(identity):
     scenario(test)
 
 
-def test_a_session_seen_before_is_not_offered_again():
+def test_a_session_already_seen_is_not_offered_again():
     async def test(world):
         world.start()
         await world.settle()
@@ -315,7 +315,7 @@ def test_a_session_seen_before_is_not_offered_again():
     scenario(test)
 
 
-def test_a_full_session_is_not_offered_but_its_members_may_ask_again():
+def test_a_full_session_is_offered_only_to_its_members():
     async def test(world):
         world.disk.is_holding = False
         world.start()
@@ -332,7 +332,7 @@ def test_a_full_session_is_not_offered_but_its_members_may_ask_again():
     scenario(test)
 
 
-def test_no_session_is_offered_while_draining_but_those_open_continue():
+def test_while_draining_no_session_is_offered_and_open_ones_continue():
     async def test(world):
         world.start()
         await world.settle()
@@ -349,7 +349,7 @@ def test_no_session_is_offered_while_draining_but_those_open_continue():
     scenario(test)
 
 
-def test_a_task_runs_once_at_a_time():
+def test_a_task_cannot_run_twice_concurrently():
     async def test(world):
         world.start()
         await world.settle()
@@ -362,7 +362,7 @@ def test_a_task_runs_once_at_a_time():
 # --- rounds ---------------------------------------------------------------------------
 
 
-def test_an_advert_is_acknowledged_only_when_it_is_durable():
+def test_an_advert_is_acknowledged_only_after_it_is_durable():
     async def test(world):
         world.start()
         await world.settle()
@@ -384,7 +384,7 @@ def test_an_advert_is_acknowledged_only_when_it_is_durable():
     scenario(test)
 
 
-def test_no_client_sees_a_round_before_its_opening_is_durable():
+def test_no_client_sees_a_round_before_it_is_durable():
     async def test(world):
         world.start()
         await world.settle()
@@ -416,7 +416,7 @@ def test_no_client_sees_a_round_before_its_opening_is_durable():
     scenario(test)
 
 
-def test_a_full_disk_costs_time_and_nothing_else():
+def test_a_full_disk_only_delays_a_session():
     async def test(world):
         world.start()
         await world.settle()
@@ -436,7 +436,7 @@ def test_a_full_disk_costs_time_and_nothing_else():
     scenario(test)
 
 
-def test_a_silent_cohort_keeps_round_zero_open_and_the_first_advert_starts_its_clock():
+def test_round_zero_has_no_deadline_before_the_first_advert():
     async def test(world):
         world.start()
         await world.settle()
@@ -452,7 +452,7 @@ def test_a_silent_cohort_keeps_round_zero_open_and_the_first_advert_starts_its_c
     scenario(test)
 
 
-def test_round_zero_waits_beyond_its_deadline_and_says_for_how_many():
+def test_round_zero_waits_beyond_its_deadline_and_reports_the_missing_clients():
     async def test(world):
         world.start()
         await world.settle()
@@ -475,7 +475,7 @@ def test_round_zero_waits_beyond_its_deadline_and_says_for_how_many():
     scenario(test)
 
 
-def test_a_session_that_waits_too_long_for_its_rounds_is_replaced_by_another():
+def test_a_session_that_waits_too_long_is_replaced_by_another():
     """Its end is part of its name and cannot be moved; no party is to blame."""
 
     async def test(world):
@@ -503,7 +503,7 @@ def test_a_session_that_waits_too_long_for_its_rounds_is_replaced_by_another():
     scenario(test)
 
 
-def test_no_round_lasts_beyond_the_end_of_the_session():
+def test_no_round_lasts_beyond_the_session_end():
     # R5-7
     """An aggregator that restarts after it asks no client for another input."""
 
@@ -524,7 +524,7 @@ def test_no_round_lasts_beyond_the_end_of_the_session():
     scenario(test)
 
 
-def test_a_task_that_ends_while_it_waits_ends_its_session_for_all_clients():
+def test_ending_a_waiting_task_ends_its_session_for_all_clients():
     async def test(world):
         running = world.start()
         await world.settle()
@@ -543,7 +543,7 @@ def test_a_task_that_ends_while_it_waits_ends_its_session_for_all_clients():
     scenario(test)
 
 
-def test_sessions_of_a_schedule_open_in_their_slots_and_close_their_doors():
+def test_scheduled_sessions_open_in_their_slots_and_stop_admitting():
     async def test(world):
         hour, window = 3600, 600
         world.task = replace(
@@ -587,7 +587,7 @@ def test_sessions_of_a_schedule_open_in_their_slots_and_close_their_doors():
     scenario(test)
 
 
-def test_the_end_of_a_round_is_told_only_where_it_is_one():
+def test_the_end_of_a_round_is_reported_only_if_it_is_final():
     """With fewer clients than are needed a deadline begins again."""
 
     async def test(world):
@@ -608,7 +608,7 @@ def test_the_end_of_a_round_is_told_only_where_it_is_one():
     scenario(test)
 
 
-def test_a_task_that_is_ended_between_its_slots_ends_at_once():
+def test_a_task_ended_between_slots_ends_at_once():
     async def test(world):
         gate = TaskSchedule(Schedule(3600, 600), opened=world.clock.date())
         world.task = replace(world.task, gate=gate)
@@ -622,7 +622,7 @@ def test_a_task_that_is_ended_between_its_slots_ends_at_once():
     scenario(test)
 
 
-def test_a_server_that_drains_between_slots_ends_its_tasks_without_a_session():
+def test_draining_between_slots_ends_tasks_without_a_session():
     async def test(world):
         gate = TaskSchedule(Schedule(3600, 600), opened=world.clock.date())
         world.task = replace(world.task, gate=gate)
@@ -661,7 +661,7 @@ def test_the_operator_can_abort_a_session():
     scenario(test)
 
 
-def test_messages_after_the_end_are_refused_with_a_code():
+def test_messages_after_the_end_are_rejected_with_a_code():
     async def test(world):
         running = world.start()
         await world.settle()
@@ -682,7 +682,7 @@ def test_messages_after_the_end_are_refused_with_a_code():
     scenario(test)
 
 
-def test_progress_shows_every_round_to_those_who_watch():
+def test_progress_reports_every_round():
     async def test(world):
         seen = []
 
@@ -722,7 +722,7 @@ def test_progress_shows_every_round_to_those_who_watch():
         ({"offset": -1}, ErrorCode.BAD_ENCODING),
     ],
 )
-def test_impossible_chunks_are_refused_before_they_touch_the_disk(changes, code):
+def test_invalid_chunks_are_rejected_before_they_are_stored(changes, code):
     async def test(world):
         await world.open_round_two()
         with pytest.raises(RemoteProtocolError) as caught:
@@ -735,7 +735,7 @@ def test_impossible_chunks_are_refused_before_they_touch_the_disk(changes, code)
     scenario(test)
 
 
-def test_an_upload_with_padding_that_is_not_zero_is_refused_and_may_be_corrected():
+def test_an_upload_with_nonzero_padding_is_rejected_and_can_be_corrected():
     async def test(world):
         await world.open_round_two()
         bad = VECTOR[:-1] + b"\xff"
@@ -747,7 +747,7 @@ def test_an_upload_with_padding_that_is_not_zero_is_refused_and_may_be_corrected
     scenario(test)
 
 
-def test_no_byte_of_a_client_with_another_view_is_stored():
+def test_no_bytes_of_a_client_with_another_view_are_stored():
     # R5.3-14
     async def test(world):
         await world.open_round_two()
@@ -778,7 +778,7 @@ def test_no_byte_of_a_client_with_another_view_is_stored():
     scenario(test)
 
 
-def test_a_corrupt_upload_begins_again():
+def test_a_corrupt_upload_starts_again():
     async def test(world):
         await world.open_round_two()
         with pytest.raises(ServiceError) as caught:
@@ -790,7 +790,7 @@ def test_a_corrupt_upload_begins_again():
     scenario(test)
 
 
-def test_a_second_upload_is_an_equivocation_and_a_repeat_is_not():
+def test_a_second_different_upload_raises_equivocation_and_a_repeat_does_not():
     async def test(world):
         await world.open_round_two()
         first = await world.upload("a", VECTOR)
@@ -804,7 +804,7 @@ def test_a_second_upload_is_an_equivocation_and_a_repeat_is_not():
     scenario(test)
 
 
-def test_conspirators_with_equal_bytes_cannot_delete_what_the_sum_needs():
+def test_equal_uploads_of_colluders_cannot_delete_each_other():
     async def test(world):
         await world.open_round_two()
         held = HeldExecutor()
@@ -825,7 +825,7 @@ def test_conspirators_with_equal_bytes_cannot_delete_what_the_sum_needs():
     scenario(test)
 
 
-def test_uploads_before_their_round_and_by_unknown_clients_are_refused():
+def test_uploads_before_their_round_or_of_unknown_clients_are_rejected():
     async def test(world):
         world.start()
         await world.settle()
@@ -840,7 +840,7 @@ def test_uploads_before_their_round_and_by_unknown_clients_are_refused():
     scenario(test)
 
 
-def test_bytes_that_arrive_extend_the_round_by_one_deadline_at_most():
+def test_arriving_bytes_extend_the_round_by_at_most_one_deadline():
     async def test(world):
         await world.open_round_two()
         opened = world.clock.now()
@@ -866,7 +866,7 @@ def test_bytes_that_arrive_extend_the_round_by_one_deadline_at_most():
     scenario(test)
 
 
-def test_too_many_chunks_at_once_are_told_to_come_back():
+def test_too_many_concurrent_chunks_are_told_to_retry():
     async def test(world):
         await world.open_round_two()
         held = HeldExecutor()
@@ -885,7 +885,7 @@ def test_too_many_chunks_at_once_are_told_to_come_back():
     scenario(test, concurrent_chunks=1, waiting_bytes=0)
 
 
-def test_a_chunk_waits_for_its_turn_and_is_received_once():
+def test_a_queued_chunk_is_received_once():
     async def test(world):
         await world.open_round_two()
         held = HeldExecutor()
@@ -901,7 +901,7 @@ def test_a_chunk_waits_for_its_turn_and_is_received_once():
     scenario(test, concurrent_chunks=1)
 
 
-def test_what_waits_for_its_turn_is_bounded_in_bytes():
+def test_queued_chunks_are_limited_in_bytes():
     async def test(world):
         await world.open_round_two()
         held = HeldExecutor()
@@ -939,7 +939,7 @@ def test_one_client_sends_one_chunk_at_a_time():
     scenario(test)
 
 
-def test_a_chunk_whose_sender_hangs_up_is_finished_before_the_next_one_begins():
+def test_a_chunk_of_a_disconnected_sender_is_finished_before_the_next_one():
     async def test(world):
         await world.open_round_two()
         held = HeldExecutor()
@@ -959,7 +959,7 @@ def test_a_chunk_whose_sender_hangs_up_is_finished_before_the_next_one_begins():
     scenario(test)
 
 
-def test_a_task_that_its_disk_has_stopped_asks_clients_to_come_back():
+def test_a_task_stopped_by_its_disk_tells_clients_to_retry():
     async def test(world):
         world.disk.failure = ServiceError("full", code=ErrorCode.STORAGE_FAILED)
         with pytest.raises(ServiceError):
@@ -979,7 +979,7 @@ def test_a_task_that_its_disk_has_stopped_asks_clients_to_come_back():
 # --- streams --------------------------------------------------------------------------
 
 
-def test_open_streams_are_bounded_per_client_and_in_all():
+def test_open_streams_are_limited_per_client_and_in_total():
     async def test(world):
         world.start()
         await world.settle()
@@ -1013,7 +1013,7 @@ def test_open_streams_are_bounded_per_client_and_in_all():
     scenario(test, watches_per_identity=1, watches=2)
 
 
-def test_a_stream_says_how_many_have_joined_and_continues_saying_it():
+def test_a_stream_repeatedly_reports_how_many_have_joined():
     """At once, and again before it was to be missed; to all who watch at one moment."""
 
     async def test(world):
@@ -1050,7 +1050,7 @@ def test_a_stream_says_how_many_have_joined_and_continues_saying_it():
 
 
 @pytest.mark.parametrize(("offset", "max_bytes"), [(-1, 5), (0, 0), (0, -1)])
-def test_impossible_fetches_are_refused(offset, max_bytes):
+def test_invalid_fetches_are_rejected(offset, max_bytes):
     async def test(world):
         world.payload = b"payload"
         world.start()
@@ -1067,7 +1067,7 @@ def test_impossible_fetches_are_refused(offset, max_bytes):
     scenario(test)
 
 
-def test_an_impossible_stream_is_refused_like_a_call():
+def test_an_invalid_stream_request_is_rejected_like_a_call():
     async def test(world):
         for call in (
             anext(world.aggregator.watch("a", WatchSession(b"short", None))),
@@ -1080,7 +1080,7 @@ def test_an_impossible_stream_is_refused_like_a_call():
     scenario(test)
 
 
-def test_a_large_update_is_referred_to_and_each_reader_fetches_its_own(monkeypatch):
+def test_a_large_update_is_sent_by_reference_and_fetched_by_each_reader(monkeypatch):
     monkeypatch.setattr(client_desk, "MAX_INLINE_BYTES", 100)
 
     async def test(world):
@@ -1117,7 +1117,7 @@ async def read(world, name, blob, *, offset=0):
     return chunk.data
 
 
-def test_roster_and_own_delivery_stay_readable_to_the_end_of_the_session():
+def test_roster_and_own_delivery_stay_readable_until_the_session_ends():
     async def test(world):
         world.payload = b"a model"
         await world.open_round_two()
@@ -1143,7 +1143,7 @@ def test_roster_and_own_delivery_stay_readable_to_the_end_of_the_session():
     scenario(test)
 
 
-def test_a_piece_beyond_the_end_is_refused_and_the_end_itself_is_empty():
+def test_a_fetch_at_the_end_is_empty_and_one_beyond_is_rejected():
     async def test(world):
         world.payload = b"a model"
         await world.open_round_two()
@@ -1157,7 +1157,7 @@ def test_a_piece_beyond_the_end_is_refused_and_the_end_itself_is_empty():
     scenario(test)
 
 
-def test_a_gap_in_an_upload_is_reported_with_the_next_byte():
+def test_a_gap_in_an_upload_is_reported_with_the_next_offset():
     async def test(world):
         await world.open_round_two()
         part = {"total_size": SIZE, "digest": hashlib.sha256(VECTOR).digest()}
@@ -1170,7 +1170,7 @@ def test_a_gap_in_an_upload_is_reported_with_the_next_byte():
     scenario(test)
 
 
-def test_there_is_no_sum_before_there_is_one():
+def test_a_sum_that_is_not_released_cannot_be_fetched():
     async def test(world):
         await world.open_round_two()
         with pytest.raises(RemoteProtocolError, match="not released"):
@@ -1189,7 +1189,7 @@ async def end_for_lack_of_inputs(world):
     await world.clock.sleep_until(world.clock.now() + 400)
 
 
-def test_settling_waits_until_all_clients_know_or_the_time_is_up():
+def test_settling_waits_until_all_clients_know_the_outcome_or_a_timeout():
     async def test(world):
         await end_for_lack_of_inputs(world)
         started = world.clock.now()
@@ -1202,7 +1202,7 @@ def test_settling_waits_until_all_clients_know_or_the_time_is_up():
     scenario(test)
 
 
-def test_settling_continues_while_clients_call_where_others_may_have_told_the_rest():
+def test_settling_continues_while_clients_call_if_replicas_exist():
     async def test(world):
         await end_for_lack_of_inputs(world)
         started = world.clock.now()
@@ -1222,7 +1222,7 @@ def test_settling_continues_while_clients_call_where_others_may_have_told_the_re
     scenario(test)
 
 
-def test_settling_ends_early_when_all_clients_know():
+def test_settling_ends_early_if_all_clients_know_the_outcome():
     async def test(world):
         await end_for_lack_of_inputs(world)
         started = world.clock.now()
@@ -1234,7 +1234,7 @@ def test_settling_ends_early_when_all_clients_know():
     scenario(test, idle_timeout=2.0)
 
 
-def test_unknown_callers_that_ask_for_the_end_cost_no_memory():
+def test_unknown_callers_asking_for_the_outcome_use_no_memory():
     async def test(world):
         await end_for_lack_of_inputs(world)
         for number in range(100):
@@ -1247,7 +1247,7 @@ def test_unknown_callers_that_ask_for_the_end_cost_no_memory():
     scenario(test)
 
 
-def test_an_end_waits_for_clients_that_were_told_to_come_back_for_a_session():
+def test_ending_a_task_waits_for_clients_told_to_retry_for_a_session():
     async def test(world):
         running = world.start()
         await world.settle()
@@ -1274,7 +1274,7 @@ def test_an_end_waits_for_clients_that_were_told_to_come_back_for_a_session():
 # --- after the end (R5-1) -------------------------------------------------------------
 
 
-def test_a_repeated_message_is_acknowledged_while_there_is_a_record_of_it():
+def test_a_repeated_message_is_acknowledged_while_it_is_recorded():
     async def test(world):
         async def code_of(aggregator, request):
             try:
@@ -1327,7 +1327,7 @@ def asking(world, name, *, wait_ms=30_000, after_session=0):
     return asyncio.ensure_future(answered())
 
 
-def test_a_waiting_client_is_offered_a_session_when_it_opens():
+def test_a_held_request_for_an_offer_is_answered_when_a_session_opens():
     async def test(world):
         world.task = replace(world.task, gate=TaskSchedule(paused=True))
         world.start()
@@ -1348,7 +1348,7 @@ def test_a_waiting_client_is_offered_a_session_when_it_opens():
 @pytest.mark.parametrize(
     ("wait_ms", "answered"), [(0, 0), (4_000, 0), (12_000, 10), (30_000, 30)]
 )
-def test_no_caller_is_kept_waiting_longer_than_it_asked_for(wait_ms, answered):
+def test_a_request_is_held_no_longer_than_asked(wait_ms, answered):
     async def test(world):
         world.task = replace(world.task, gate=TaskSchedule(paused=True))
         world.start()
@@ -1363,7 +1363,7 @@ def test_no_caller_is_kept_waiting_longer_than_it_asked_for(wait_ms, answered):
     scenario(test)
 
 
-def test_questions_that_wait_are_bounded_per_client_and_in_all():
+def test_held_requests_are_limited_per_client_and_in_total():
     async def test(world):
         world.task = replace(world.task, gate=TaskSchedule(paused=True))
         world.start()
@@ -1389,7 +1389,7 @@ def test_questions_that_wait_are_bounded_per_client_and_in_all():
         (lambda world: world.running.cancel(), ErrorCode.SHUTTING_DOWN),
     ],
 )
-def test_a_waiting_client_is_told_at_once_that_nothing_comes(end, code):
+def test_held_requests_are_answered_at_once_when_no_session_will_open(end, code):
     async def test(world):
         world.task = replace(world.task, gate=TaskSchedule(paused=True))
         world.running = world.start()
@@ -1415,7 +1415,7 @@ def asking_for_update(world, name, *, wait_ms=30_000):
     return asyncio.ensure_future(answered())
 
 
-def test_a_held_question_for_an_update_is_answered_when_the_round_opens():
+def test_a_held_request_for_an_update_is_answered_when_the_round_opens():
     async def test(world):
         world.start()
         await world.settle()
@@ -1438,7 +1438,7 @@ def test_a_held_question_for_an_update_is_answered_when_the_round_opens():
 @pytest.mark.parametrize(
     ("wait_ms", "answered"), [(0, 0), (4_000, 0), (12_000, 10), (30_000, 30)]
 )
-def test_a_question_for_an_update_is_held_no_longer_than_asked(wait_ms, answered):
+def test_a_request_for_an_update_is_held_no_longer_than_asked(wait_ms, answered):
     async def test(world):
         world.start()
         await world.settle()
@@ -1453,7 +1453,7 @@ def test_a_question_for_an_update_is_held_no_longer_than_asked(wait_ms, answered
     scenario(test)
 
 
-def test_held_questions_for_updates_count_with_those_for_sessions():
+def test_held_requests_for_updates_and_for_offers_share_their_limit():
     async def test(world):
         world.start()
         await world.settle()

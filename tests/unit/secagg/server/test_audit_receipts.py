@@ -122,7 +122,7 @@ class Run:
 
 
 @pytest.mark.parametrize("session", SESSIONS, ids=lambda session: session["name"])
-def test_a_sum_leaves_a_receipt_that_holds(session):
+def test_a_released_session_leaves_a_valid_receipt(session):
     run = Run(session).play()
     packed = bytes.fromhex(session["packed_sum"])
     run.step(SumComputed(hashlib.sha256(packed).digest(), len(packed)))
@@ -141,7 +141,7 @@ def test_a_sum_leaves_a_receipt_that_holds(session):
 
 
 @pytest.mark.parametrize("session", SESSIONS, ids=lambda session: session["name"])
-def test_an_abort_leaves_a_receipt_that_holds(session):
+def test_an_aborted_session_leaves_a_valid_receipt(session):
     run = Run(session).play(without=9)
     verdict = run.verdict()
     assert verdict.receipt.outcome is Outcome.ABORTED
@@ -149,7 +149,7 @@ def test_an_abort_leaves_a_receipt_that_holds(session):
     assert verdict.survivors
 
 
-def test_a_session_without_a_roster_leaves_a_receipt_that_holds():
+def test_a_session_without_a_roster_leaves_a_valid_receipt():
     run = Run(SESSIONS[0])
     run.step(AbortRequested(ErrorCode.CANCELLED, "enough"))
     assert run.verdict().finding is Finding.NO_SUM
@@ -180,7 +180,7 @@ def complained(name):
 
 
 @pytest.mark.parametrize("name", ["complete", "signed", "sparse"])
-def test_a_dispute_comes_with_what_its_dealer_has_signed(name):
+def test_a_dispute_includes_the_signed_messages_of_its_dealer(name):
     run, accuser, accused = complained(name)
     (dispute,) = run.verdict().receipt.disputes
     assert (dispute.accuser, dispute.accused, dispute.dealer) == (
@@ -223,7 +223,7 @@ async def released_sum():
     return released
 
 
-async def test_every_released_sum_comes_with_its_receipt():
+async def test_every_released_sum_includes_its_receipt():
     released = await released_sum()
     verdict = verify_receipt(released.audit)
     assert verdict.finding is Finding.STATED
@@ -244,7 +244,7 @@ def signed_receipt(tmp_path, name="signed"):
 
 
 @pytest.mark.parametrize("name", ["signed", "sparse"])
-def test_the_command_says_what_holds(tmp_path, capsys, name, json_answer):
+def test_sessions_verify_prints_the_verdict(tmp_path, capsys, name, json_answer):
     path, listed, key = signed_receipt(tmp_path, name)
     words = ["sessions", "verify", str(path), "--enrolment", key]
     assert main([*words, "--revocations", str(listed)]) == EXIT_OK
@@ -263,7 +263,7 @@ def test_the_command_says_what_holds(tmp_path, capsys, name, json_answer):
     assert facts["survivors"] == int.from_bytes(receipt.survivors, "big").bit_count()
 
 
-def test_a_program_is_told_why_a_receipt_does_not_hold(tmp_path, capsys):
+def test_sessions_verify_json_states_why_a_receipt_is_invalid(tmp_path, capsys):
     path, _, key = signed_receipt(tmp_path)
     other = key_text(bytes(range(32)))
     assert key != other
@@ -293,7 +293,7 @@ def test_the_command_names_the_step_that_fails(tmp_path, capsys):
     )
 
 
-def test_what_a_receipt_holds_are_no_secrets():
+def test_a_receipt_has_only_public_fields():
     """Roster, sets and signatures were sent to all clients; nothing else is in it."""
     fields = set(AuditReceipt.__dataclass_fields__)
     assert fields == {
@@ -333,7 +333,7 @@ class SessionWithFacts(InProcessSession):
         ({Round.CONSISTENCY_CHECK, Round.UNMASKING}, Round.UNMASKING),
     ],
 )
-def test_who_is_silent_to_the_end_is_lost_once(silent_in, lost_in):
+def test_a_client_that_stays_silent_is_recorded_as_lost_once(silent_in, lost_in):
     parameters = signing_parameters_for(5, dimension=2)
     session = SessionWithFacts(parameters, [np.zeros(2, np.uint32)] * 5)
     for which in rounds_of(parameters.profile):
@@ -371,7 +371,7 @@ def _layered():
     return session.facts.audit(session.server_state)
 
 
-def test_the_command_says_what_the_noise_of_the_offer_costs(
+def test_sessions_verify_states_the_privacy_claim_of_the_offer(
     tmp_path, capsys, layered, json_answer
 ):
     path = tmp_path / "receipt.bin"
@@ -398,7 +398,7 @@ class DrawnSessionWithLayers(SessionWithLayers):
         return with_noise(plain, ladder=2)
 
 
-def test_a_certificate_counts_who_may_be_missing_unseen():
+def test_a_noise_certificate_counts_survivors_that_may_be_missing():
     # R5.9-13
     session = DrawnSessionWithLayers(14)
     run_session(session, {3: Round.MASKED_INPUT_COLLECTION})
@@ -423,7 +423,7 @@ def layered_parameters(receipt):
     return SessionDescriptor.decode(receipt.offer).parameters
 
 
-def test_a_certificate_of_noise_is_computed_again(layered):
+def test_a_noise_certificate_is_recomputed(layered):
     stated = json.loads(layered.certificate)
     assert stated["survivors"] == 7
     assert stated["removed"]
@@ -438,7 +438,7 @@ def test_a_certificate_of_noise_is_computed_again(layered):
     assert verify_receipt(bare.encode(), noise=NOISE).finding is Finding.STATED
 
 
-def test_a_server_that_releases_a_sum_says_how_much_noise_it_has_subtracted(layered):
+def test_a_released_sum_with_noise_requires_a_certificate(layered):
     """R5.8-1: leaving the certificate out would leave its step out."""
     claimed = certify(layered_parameters(layered), 8, 8, 7).encode()
     for certificate in (b"", claimed):  # the second counts nothing, as a client's
@@ -455,7 +455,7 @@ def test_a_server_that_releases_a_sum_says_how_much_noise_it_has_subtracted(laye
     assert verify_receipt(kept.encode(), noise=NOISE).finding is Finding.STATED
 
 
-def test_no_receipt_with_noise_passes_unjudged(layered):
+def test_a_receipt_with_noise_requires_a_noise_verifier(layered):
     early = {"survivors": b"", "certificate": b"", "outcome": Outcome.ABORTED}
     nothing = replace(layered, **early, code=16, size=0, sum_hash=bytes(32))
     for receipt in (layered, replace(layered, certificate=b""), nothing):
@@ -483,7 +483,7 @@ def stating(certificate, **lies):
     ],
     ids=str,
 )
-def test_no_certificate_says_more_than_there_is(layered, lies):
+def test_a_certificate_with_false_claims_is_rejected(layered, lies):
     """R5.8-1: whatever the writer claims of its noise follows, or is refused."""
     claimed = stating(layered.certificate, **lies)
     assert claimed != layered.certificate
@@ -495,9 +495,7 @@ def test_no_certificate_says_more_than_there_is(layered, lies):
 @pytest.mark.parametrize(
     ("count", "holds"), [(0, True), (7, True), (8, False), (-1, False), (True, False)]
 )
-def test_a_layer_is_subtracted_from_survivors_and_no_more_of_them(
-    layered, count, holds
-):
+def test_a_layer_is_subtracted_exactly_once_per_survivor(layered, count, holds):
     made = certify(layered_parameters(layered), 8, 8, 7)
     # All that follows from the count is as it says.
     claimed = replace(made, given=(count,) * len(made.removed)).encode()
@@ -517,7 +515,7 @@ def test_junk_is_no_certificate(layered, junk):
     assert refused.value.step is VerificationStep.CERTIFICATE
 
 
-def test_noise_that_is_not_there_needs_no_certificate(layered):
+def test_a_session_aborted_before_u3_needs_no_certificate(layered):
     early = replace(
         layered,
         survivors=b"",
@@ -538,7 +536,7 @@ class SessionWithoutLayers(SessionWithLayers):
 
 
 @pytest.mark.parametrize("writer", WrittenBy)
-def test_noise_without_layers_has_no_certificate(writer):
+def test_noise_without_layers_has_no_certificate_to_state(writer):
     session = SessionWithoutLayers(8)
     run_session(session)
     receipt = replace(session.facts.audit(session.server_state), writer=writer)

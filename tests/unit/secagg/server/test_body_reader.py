@@ -25,7 +25,7 @@ async def ask(reader, sender):
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True], ids=["arrives", "hangs up"])
-async def test_no_server_is_asked_before_its_turn(is_cancelled):
+async def test_bodies_are_read_in_turn(is_cancelled):
     reader = BodyReader(2, 30.0)
     first, second, third = senders = [Sender(body) for body in (b"1", b"2", b"3")]
     reading = [asyncio.ensure_future(ask(reader, sender)) for sender in senders]
@@ -55,7 +55,7 @@ async def test_a_stalling_caller_loses_its_turn():
     assert await ask(reader, prompt) == b"body"
 
 
-async def test_a_call_without_a_message_is_refused_and_makes_room():
+async def test_a_call_without_a_message_is_rejected_and_frees_its_turn():
     reader = BodyReader(1, 30.0)
 
     async def nothing():
@@ -68,7 +68,7 @@ async def test_a_call_without_a_message_is_refused_and_makes_room():
         assert caught.value.code is ErrorCode.BAD_ENCODING
 
 
-async def test_an_upload_keeps_its_turn_until_it_is_answered():
+async def test_an_upload_keeps_its_turn_until_it_is_acknowledged():
     reader = BodyReader(1, 30.0, waiting=1)
     first, second = Sender(b"1"), Sender(b"2")
     first.sent.set()
@@ -91,7 +91,7 @@ async def test_an_upload_keeps_its_turn_until_it_is_answered():
     assert await ask(reader, third) == b"3"
 
 
-async def test_one_caller_has_few_messages_that_stall():
+async def test_stalled_messages_of_one_caller_are_limited():
     reader = BodyReader(99, 30.0)
     stalled = [Sender() for _ in range(MESSAGES_OF_ONE_CALLER)]
     calls = [
@@ -112,7 +112,7 @@ async def test_one_caller_has_few_messages_that_stall():
         each.cancel()
 
 
-async def test_one_caller_has_few_of_the_turns_that_last():
+async def test_long_turns_of_one_caller_are_limited():
     reader = BodyReader(8, 30.0)
     sender = Sender()
     sender.sent.set()
@@ -130,7 +130,7 @@ async def test_one_caller_has_few_of_the_turns_that_last():
         assert body == b"body"
 
 
-async def test_a_message_is_not_held_back_by_those_who_have_read_it():
+async def test_a_message_is_freed_after_it_has_been_read():
     """gRPC's iterator and its generator are a cycle while that one is suspended."""
     reader = BodyReader(1, 30.0)
     sender = Sender()

@@ -15,7 +15,7 @@ def listening(notifier, clock, heard, seconds):
     return asyncio.ensure_future(listen())
 
 
-def test_it_rings_for_all_when_the_first_of_them_must_hear_it():
+def test_all_subscribers_are_notified_at_the_earliest_deadline():
     async def main(clock):
         notifier, heard, begun = Notifier(clock), [], clock.now()
         first = [listening(notifier, clock, heard, seconds) for seconds in (60, 15, 30)]

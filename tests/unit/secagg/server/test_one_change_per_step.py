@@ -60,7 +60,7 @@ def lost(*calls):
     return fault_of
 
 
-def test_a_round_is_closed_with_its_deadline_and_the_use_of_a_session_in_one_change():
+def test_closing_a_round_stores_deadline_and_use_in_one_change():
     store = Watched()
     run(server_store=store)
     closes = [c for c in store.changes if c.round is not None and c.create is None]
@@ -91,7 +91,7 @@ def test_a_session_is_spent_from_the_moment_u3_is_fixed(call, spent):
     )
 
 
-def test_no_session_is_opened_beyond_the_budget_of_its_task():
+def test_no_session_is_opened_beyond_the_session_limit_of_its_task():
     deployment, _ = run(sessions=3, allowed=2)
     assert len(deployment.sums) == 2
     assert isinstance(deployment.server_error, SessionsSpentError)
@@ -106,7 +106,7 @@ def test_no_session_is_opened_beyond_the_budget_of_its_task():
     assert deployment.sums[0].descriptor.session_number == 2
 
 
-def test_a_number_that_is_taken_is_not_used_again():
+def test_a_session_number_that_is_taken_is_skipped():
     class Racing(Watched):
         async def commit(self, change):
             is_new = isinstance(change, Change) and change.create is not None
@@ -120,7 +120,7 @@ def test_a_number_that_is_taken_is_not_used_again():
     assert len(deployment.spool.session_ids()) == 1  # no payload is left behind
 
 
-def test_a_second_record_is_answered_as_our_defect_and_delays_no_session(caplog):
+def test_a_duplicate_record_is_reported_as_internal_error_without_delay(caplog):
     class Strict(Watched):
         """Takes every set of bundles of one client for its second."""
 
@@ -140,7 +140,7 @@ def test_a_second_record_is_answered_as_our_defect_and_delays_no_session(caplog)
     assert f"holds a record of kind 2 from {identity_of(1)!r} already" in caplog.text
 
 
-def test_who_hears_late_that_a_session_has_ended_takes_note_of_it():
+def test_a_late_notification_of_a_sessions_end_is_recorded():
     async def main(clock):
         deployment = Deployment(clock, PARAMETERS, CLIENTS)
         serving = asyncio.ensure_future(deployment.serve())
@@ -159,7 +159,7 @@ def test_who_hears_late_that_a_session_has_ended_takes_note_of_it():
     manual_clock.run(main)
 
 
-def test_a_new_session_names_its_task_and_its_budget():
+def test_a_new_session_stores_its_task_and_its_session_limit():
     store = Watched()
     run(server_store=store, allowed=5)
     new = store.changes[0].create

@@ -18,7 +18,7 @@ from secagg.storage.sqlite.executor import InlineExecutor
 from secagg.wire.calls import GetOffer
 
 
-def test_it_starts_under_the_old_name_or_when_no_session_is_open():
+def test_a_renamed_aggregator_starts_only_when_no_session_is_open():
     async def main(clock):
         store, spool = inline_store(), UploadSpool(MemoryBlobs())
         workers = Workers(general=InlineExecutor())

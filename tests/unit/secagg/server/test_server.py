@@ -32,7 +32,7 @@ PAIR = ClientPolicy(min_clients=2, min_survivors=2, require_noise=False)
 EXACT = PreparedTask.exact(WAIVER, COHORT, dimension=2)
 
 
-async def give(server, name, task, *vectors):
+async def contribute_as(server, name, task, *vectors):
     async with Client(
         server.connection(name), task=task, privacy_limits=WAIVER, cohort=PAIR
     ) as one:
@@ -41,10 +41,12 @@ async def give(server, name, task, *vectors):
 
 def both(server, task, *vectors):
     """Let two clients give the same vectors."""
-    return asyncio.gather(*(give(server, n, task, *vectors) for n in ("a", "b")))
+    return asyncio.gather(
+        *(contribute_as(server, n, task, *vectors) for n in ("a", "b"))
+    )
 
 
-async def test_each_payload_may_depend_on_the_sum_before():
+async def test_each_payload_may_depend_on_the_previous_sum():
     weights = np.zeros(2, np.int64)
     asked = []
 
@@ -79,7 +81,7 @@ async def test_a_payload_that_is_no_bytes_ends_no_task_unseen(wrong):
     assert told.value.code is ErrorCode.SHUTTING_DOWN  # and not TASK_OVER
 
 
-async def test_tasks_run_side_by_side():
+async def test_tasks_run_concurrently():
     async with Server(None) as server:
         first = await server.add_task("one", EXACT)
         second = await server.add_task("two", EXACT)
@@ -93,7 +95,7 @@ async def test_tasks_run_side_by_side():
     np.testing.assert_array_equal(two.values, [0, 2])
 
 
-async def test_a_sum_that_was_not_taken_is_given_again_after_a_restart(
+async def test_an_unconfirmed_sum_is_delivered_again_after_a_restart(
     tmp_path, monkeypatch
 ):
     # A process that did not run a session does not know who was told of its end.
@@ -125,7 +127,7 @@ async def test_a_sum_that_was_not_taken_is_given_again_after_a_restart(
         assert await task.next_sum() is None
 
 
-async def test_receipts_go_and_their_sums_still_count(tmp_path):
+async def test_sums_count_after_their_receipts_are_deleted(tmp_path):
     async with Server(None, state_dir=tmp_path) as server:
         task = await server.add_task("t", EXACT)
         giving = asyncio.ensure_future(both(server, "t", [1, 2]))
@@ -145,7 +147,7 @@ async def test_receipts_go_and_their_sums_still_count(tmp_path):
     await store.close()
 
 
-async def test_a_loop_that_was_left_is_continued_with_the_same_sum():
+async def test_a_sum_is_repeated_until_the_loop_confirms_it():
     async with Server(None) as server:
         task = await server.add_task("t", EXACT, steps=1)
         giving = asyncio.ensure_future(both(server, "t", [1, 2]))
@@ -160,7 +162,7 @@ async def test_a_loop_that_was_left_is_continued_with_the_same_sum():
         assert task.sums_left == 0
 
 
-async def test_no_more_sums_are_wanted_than_the_noise_was_planned_for():
+async def test_a_task_runs_no_more_sums_than_its_noise_was_planned_for():
     made = plan(
         clients=2,
         dimension=2,
@@ -184,7 +186,7 @@ async def test_no_more_sums_are_wanted_than_the_noise_was_planned_for():
 @pytest.mark.parametrize(
     "waiver", [None, True, PrivacyLimits(max_epsilon=1, max_delta=0.5)]
 )
-def test_exact_sums_take_a_waiver(waiver):
+def test_exact_sums_require_a_waiver(waiver):
     with pytest.raises(LocalProtocolError, match="waiver"):
         PreparedTask.exact(waiver, COHORT, dimension=2)
 
@@ -203,12 +205,14 @@ IDENTITY = object.__new__(TLSIdentity)
         ("localhost:0", {"identity": IDENTITY}, "state_dir"),
     ],
 )
-def test_a_server_of_a_network_has_a_certificate_and_a_memory(listen, more, complaint):
+def test_a_listening_server_requires_a_certificate_and_a_state_directory(
+    listen, more, complaint
+):
     with pytest.raises(LocalProtocolError, match=complaint):
         Server(listen, **more)
 
 
-async def test_a_server_is_used_open():
+async def test_a_server_works_only_while_open():
     server = Server(None)
     with pytest.raises(LocalProtocolError, match="not open"):
         await server.add_task("t", EXACT)
@@ -219,7 +223,7 @@ async def test_a_server_is_used_open():
             _ = server.address
 
 
-async def test_a_task_keeps_no_receipt_of_every_sum_that_it_ever_released():
+async def test_a_task_keeps_receipts_of_the_latest_sums_only():
     """It may run for months: those of the latest sums are there for latecomers."""
     sums = AggregatorLimits().kept_sums + 4
     async with Server(None, keep_seconds=0.0) as server:

@@ -15,7 +15,7 @@ from secagg.server.task.history import TaskHistory
 from secagg.testbed.load.result import LoadLayout, LoadPlan
 
 
-async def test_sigusr1_asks_to_finish_sessions_first_and_only_while_a_server_listens():
+async def test_sigusr1_drains_the_server_only_while_it_listens():
     before = signal.getsignal(signal.SIGUSR1)
     ending = _Ending(ServiceManager())
     with ending.on_signal():
@@ -48,7 +48,7 @@ def row_with(monkeypatch, budget, spent, sums):
         (9, 3, (0, 2)),
     ],
 )
-def test_a_budget_is_short_when_missing_sums_take_what_was_planned_for_faults(
+def test_a_budget_is_short_when_missing_sums_exceed_the_spare_sessions(
     monkeypatch, spent, sums, short
 ):
     budget = NoiseBudget(
@@ -61,7 +61,7 @@ def test_a_task_without_noise_has_no_budget(monkeypatch):
     assert short_of_budget(row_with(monkeypatch, None, 3, 1)) is None
 
 
-async def test_an_end_date_ends_the_one_task_of_a_server(tmp_path):
+async def test_an_end_date_ends_a_single_task_server(tmp_path):
     layout = LoadLayout(tmp_path)
     planned = LoadPlan(clients=3, dimension=2, degree=0, lost=0, round_seconds=5)
     layout.issue(planned.clients, enrolled=False)

@@ -34,7 +34,7 @@ def manager(tmp_path):
         )
 
 
-def test_it_hears_when_clients_can_connect(manager):
+def test_the_service_manager_is_notified_when_clients_can_connect(manager):
     told = ServiceManager.from_environment(manager.environment)
     told.ready("listening on 0.0.0.0:7400")
     told.status("finishing sessions")
@@ -46,7 +46,7 @@ def test_it_hears_when_clients_can_connect(manager):
     ]
 
 
-def test_an_abstract_socket_is_told_too():
+def test_an_abstract_socket_is_notified_too():
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind("")  # Linux chooses an abstract name
         name = listener.getsockname().replace(b"\0", b"@").decode()
@@ -56,7 +56,7 @@ def test_an_abstract_socket_is_told_too():
 
 
 @pytest.mark.parametrize("socket_name", [None, "/nowhere/notify", "vsock:2:1"])
-def test_telling_no_client_is_no_error(socket_name):
+def test_an_absent_service_manager_is_no_error(socket_name):
     ServiceManager(socket_name).ready("listening")
 
 
@@ -70,7 +70,9 @@ def test_telling_no_client_is_no_error(socket_name):
         ({"WATCHDOG_USEC": "1000000", "WATCHDOG_PID": "1"}, False),
     ],
 )
-def test_a_manager_that_would_kill_a_sound_process_is_refused(environment, is_refused):
+def test_a_watchdog_interval_that_would_kill_a_healthy_process_is_rejected(
+    environment, is_refused
+):
     if not is_refused:
         ServiceManager.from_environment(environment)
         return
@@ -95,7 +97,7 @@ class Book:
             raise ServiceError("disk full", code=ErrorCode.STORAGE_FAILED)
 
 
-def test_signs_of_life_stop_when_the_store_hangs_and_not_when_it_refuses(
+def test_watchdog_signals_stop_when_the_store_hangs_and_continue_when_it_rejects(
     manager, tmp_path
 ):
     store, announced = Book(), []

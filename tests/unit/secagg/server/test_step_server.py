@@ -56,7 +56,7 @@ def test_a_client_that_drops_out_is_not_included(parameters, lost_in):
 
 
 @pytest.mark.parametrize("losses", [0, 1])
-def test_the_certificate_is_the_one_of_the_sets(losses):
+def test_the_noise_certificate_matches_the_survivor_sets(losses):
     parameters = with_noise(
         parameters_for(6, dimension=DIMENSION, threshold=4), ladder=2
     )
@@ -73,7 +73,7 @@ def test_the_certificate_is_the_one_of_the_sets(losses):
     assert ann.noise == of_sets
 
 
-def test_one_vector_is_held_and_the_largest_upload():
+def test_the_server_holds_one_vector_and_the_largest_upload():
     dimension, count = 100_000, 20
     parameters = parameters_for(count, dimension=dimension, threshold=11)
     names = tuple(f"client-{n:02d}" for n in range(count))
@@ -97,7 +97,7 @@ def test_one_vector_is_held_and_the_largest_upload():
     assert session.server.result.values[0] == sum(range(count))
 
 
-def test_an_invalid_message_concerns_its_sender_alone():
+def test_an_invalid_message_affects_its_sender_only():
     session = Carrier(EXACT, NAMES)
     rounds(session, 2)
     session.deliver_update("bob")
@@ -120,7 +120,7 @@ def test_an_invalid_message_concerns_its_sender_alone():
     np.testing.assert_array_equal(session.server.result.values, [6] * DIMENSION)
 
 
-def test_a_second_different_upload_is_refused_and_not_added():
+def test_a_second_different_upload_is_rejected_and_not_added():
     session = Carrier(EXACT, NAMES)
     rounds(session, 2)
     session.deliver_update("ann")
@@ -138,7 +138,7 @@ def test_a_second_different_upload_is_refused_and_not_added():
     np.testing.assert_array_equal(session.server.result.values, [6] * DIMENSION)
 
 
-def test_a_client_with_another_view_is_named_and_the_sum_is_of_the_others():
+def test_a_client_with_another_view_is_excluded_and_named():
     # R5.3-14
     session = Carrier(EXACT, NAMES)
     with pytest.raises(RemoteProtocolError) as caught:
@@ -161,7 +161,7 @@ def test_a_client_with_another_view_is_named_and_the_sum_is_of_the_others():
     assert "view" in lost["bob"]
 
 
-def test_a_signature_that_does_not_hold_is_reported_and_ends_nothing():
+def test_an_invalid_confirmation_signature_is_reported_and_the_session_continues():
     # R5.4-7
     session = Carrier(SIGNED, NAMES)
     rounds(session, 3)
@@ -180,7 +180,7 @@ def test_a_signature_that_does_not_hold_is_reported_and_ends_nothing():
     assert session.server.result.unconfirmed == ("bob",)
 
 
-def test_a_client_that_was_away_while_others_signed_is_shown_the_sets_first():
+def test_a_client_absent_from_signing_receives_the_sets_first():
     session = Carrier(SIGNED, NAMES)
     rounds(session, 3)
     rounds(session, 1, NAMES[:3])  # these sign
@@ -197,7 +197,7 @@ def test_a_client_that_was_away_while_others_signed_is_shown_the_sets_first():
 
 
 @pytest.mark.parametrize("graph", ["ring", "drawn"])
-def test_a_sparse_graph_is_shown_whole_on_request(graph):
+def test_a_sparse_graph_is_sent_whole_on_request(graph):
     if graph == "ring":
         parameters = parameters_for(
             6, dimension=DIMENSION, threshold=4, degree=4, min_clients=6, colluders=1
@@ -246,7 +246,7 @@ def test_invited_names_take_part_and_no_others():
         rounds(session, 1)
 
 
-def test_a_revoked_serial_is_not_let_in(monkeypatch):
+def test_a_revoked_serial_is_not_admitted(monkeypatch):
     """By the list that the task publishes: its clients are told of no other."""
     serial = enrolled("ann", SIGNED).identity.issued.credential.serial
     listed = published_in_simulation(1, serial)
@@ -288,13 +288,13 @@ def test_a_session_without_a_sum_has_a_reason_and_a_receipt():
     assert server_of().failure is None
 
 
-def test_noise_terms_go_from_session_to_session():
+def test_noise_terms_are_carried_from_session_to_session():
     session = Carrier(EXACT, NAMES)
     session.run()
     assert session.server.next_noise_terms == b""
 
 
-def test_a_plan_is_a_task():
+def test_a_plan_can_be_used_as_a_task():
     made = plan(
         clients=4,
         min_survivors=3,
@@ -310,13 +310,13 @@ def test_a_plan_is_a_task():
     assert server.descriptor.encode() == server.offer
 
 
-def test_what_cannot_be_is_refused():
+def test_invalid_parameters_are_rejected():
     with pytest.raises(RemoteProtocolError) as caught:
         server_of(replace(EXACT, threshold=0))
     assert caught.value.code is ErrorCode.BAD_CONFIG
 
 
-def test_numbers_grow_whatever_the_clock_says():
+def test_session_numbers_increase_whatever_the_clock_reads():
     assert next_session_number(7, now=0.0) == 8
     assert next_session_number(now=2.5) == 2500
     assert next_session_number(2500, now=2.5) == 2501

@@ -126,7 +126,7 @@ class World:
     async def ask(self, verb, **arguments):
         return await call_admin(self.socket, verb, arguments)
 
-    async def give(self, name, task, *, connection=None, value=(1, 2)):
+    async def contribute_as(self, name, task, *, connection=None, value=(1, 2)):
         async with Client(
             connection or self.server.connection(name),
             task=task,
@@ -137,8 +137,8 @@ class World:
         ) as one:
             return await one.contribute(value)
 
-    async def both_give(self, task):
-        return await asyncio.gather(*(self.give(name, task) for name in "ab"))
+    async def both_contribute(self, task):
+        return await asyncio.gather(*(self.contribute_as(name, task) for name in "ab"))
 
     async def states(self):
         answer = await self.ask("task.list")
@@ -165,7 +165,7 @@ async def refused(call, code, *words):
     return caught.value
 
 
-async def stays_closed(world, task):
+async def assert_no_session_opens(world, task):
     """Ask for as long as a session would take to open, were one to."""
     for _ in range(20):
         assert (await world.ask("task.show", task=task))["running"] == []
@@ -179,7 +179,7 @@ async def until(world, task, **facts):
     return shown
 
 
-async def test_a_task_lives_through_its_sums_a_pause_and_two_processes(world):
+async def test_a_task_survives_its_sums_a_pause_and_a_process_restart(world):
     async with world.running(world.settings()):
         added = await world.ask(
             "task.add",
@@ -193,8 +193,8 @@ async def test_a_task_lives_through_its_sums_a_pause_and_two_processes(world):
             "running",
             1,
         )
-        await world.both_give("t")
-        await world.both_give("a/b")
+        await world.both_contribute("t")
+        await world.both_contribute("a/b")
         await until(world, "t", sums=1)
         await until(world, "a/b", sums=1)
         paused = await world.ask("task.pause", task="t", reason="lunch")
@@ -206,21 +206,21 @@ async def test_a_task_lives_through_its_sums_a_pause_and_two_processes(world):
         np.testing.assert_array_equal(np.load(path), [2, 4])
     assert await world.offline() == online["tasks"]
     async with world.running(world.settings()):
-        await stays_closed(world, "t")
+        await assert_no_session_opens(world, "t")
         assert await world.states() == {"a/b": "done", "t": "paused"}
         offered = await world.server.connection("a").call(GetOffer("t", 0))
         assert isinstance(offered, Wait)
-        waiting = asyncio.ensure_future(world.both_give("t"))
+        waiting = asyncio.ensure_future(world.both_contribute("t"))
         resumed = await world.ask("task.resume", task="t")
         assert (resumed["state"], resumed["reason"]) == ("running", "")
         await waiting
         await until(world, "t", sums=2)
         assert (await world.states())["t"] == "done"
-        error = await refused(world.give("c", "a/b"), ErrorCode.TASK_OVER)
+        error = await refused(world.contribute_as("c", "a/b"), ErrorCode.TASK_OVER)
         assert "ended" in str(error)
 
 
-async def test_a_paused_task_admits_no_client_to_a_session_that_has_room(world):
+async def test_a_paused_task_admits_no_client_to_an_open_cohort(world):
     roomy = world.settings()
     roomy = replace(roomy, cohort=replace(roomy.cohort, max_clients=3))
 
@@ -229,7 +229,9 @@ async def test_a_paused_task_admits_no_client_to_a_session_that_has_room(world):
         return not isinstance(offered, Wait)
 
     async with world.running(roomy):
-        giving = [asyncio.ensure_future(world.give(name, "t")) for name in "ab"]
+        giving = [
+            asyncio.ensure_future(world.contribute_as(name, "t")) for name in "ab"
+        ]
         while [live.progress.joined for live in world.server.live()] != [2]:
             await world.states()
         assert await is_offered()
@@ -244,11 +246,11 @@ async def test_a_paused_task_admits_no_client_to_a_session_that_has_room(world):
         await asyncio.wait(giving)
 
 
-async def test_a_stopped_task_stays_stopped_for_clients_and_files(world):
+async def test_a_stopped_task_stays_stopped_for_clients_and_task_files(world):
     async with world.running(world.settings()):
         stopped = await world.ask("task.stop", task="t", reason="enough")
         assert (stopped["state"], stopped["reason"]) == ("stopped", "enough")
-        await refused(world.give("a", "t"), ErrorCode.TASK_OVER)
+        await refused(world.contribute_as("a", "t"), ErrorCode.TASK_OVER)
         for verb in ("pause", "resume"):
             asked = world.ask(f"task.{verb}", task="t")
             await refused(asked, ErrorCode.TASK_OVER, "enough")
@@ -256,10 +258,10 @@ async def test_a_stopped_task_stays_stopped_for_clients_and_files(world):
         await refused(asked, ErrorCode.TASK_OVER, "enough")
     async with world.running(world.settings()):
         assert await world.states() == {"t": "stopped"}
-        await refused(world.give("a", "t"), ErrorCode.TASK_OVER)
+        await refused(world.contribute_as("a", "t"), ErrorCode.TASK_OVER)
 
 
-async def test_a_session_with_its_cohort_outlives_the_stop_and_the_process(world):
+async def test_a_session_with_a_complete_cohort_survives_stop_and_restart(world):
     uploading = asyncio.Event()
 
     async def begin(name):
@@ -269,7 +271,7 @@ async def test_a_session_with_its_cohort_outlives_the_stop_and_the_process(world
             before="upload",
             on_pause=uploading.set,
         )
-        return await world.give(name, "t", connection=connection)
+        return await world.contribute_as(name, "t", connection=connection)
 
     async with world.running(world.settings()):
         giving = [asyncio.ensure_future(begin(name)) for name in "ab"]
@@ -280,16 +282,14 @@ async def test_a_session_with_its_cohort_outlives_the_stop_and_the_process(world
         each.cancel()
     await asyncio.wait(giving)
     async with world.running(world.settings()):
-        given, _ = await world.both_give("t")
+        given, _ = await world.both_contribute("t")
         assert given.values.tolist() == [2, 4]
         await until(world, "t", sums=1)
         assert await world.states() == {"t": "stopped"}
-        await refused(world.give("c", "t"), ErrorCode.TASK_OVER)
+        await refused(world.contribute_as("c", "t"), ErrorCode.TASK_OVER)
 
 
-async def test_a_file_that_says_something_else_changes_nothing_until_it_is_applied(
-    world, caplog
-):
+async def test_a_changed_task_file_has_no_effect_until_it_is_applied(world, caplog):
     async with world.running(world.settings()):
         pass
     longer = world.settings(steps=5)
@@ -308,10 +308,10 @@ async def test_a_file_that_says_something_else_changes_nothing_until_it_is_appli
             "task.apply", file={"settings": longer.document(), "origin": "f"}
         )
         assert (shown["sums_wanted"], shown["version"]) == (5, 2)
-        await world.both_give("t")
+        await world.both_contribute("t")
 
 
-async def test_who_is_shown_out_at_one_server_of_a_store_is_at_all(world):
+async def test_a_client_excluded_at_one_replica_is_excluded_at_all(world):
     async with world.running(world.settings(invited=("a", "b", "c"))):
         shown_out = []
         world.server.end_clients = lambda is_unwelcome: shown_out.extend(
@@ -332,7 +332,9 @@ async def sessions_of(world):
     )
 
 
-async def test_a_word_comes_before_a_session_that_is_being_prepared(world, monkeypatch):
+async def test_an_operator_command_precedes_a_session_being_prepared(
+    world, monkeypatch
+):
     """Its payload is being read while the operator stops the task."""
     is_reading, is_stopped = threading.Event(), threading.Event()
 
@@ -374,7 +376,7 @@ async def test_a_task_that_may_not_run_here_is_refused_before_it_is_stored(
         assert await world.states() == {"t": "paused"}
 
 
-async def test_what_is_said_elsewhere_while_a_server_starts_is_heard(
+async def test_a_change_made_during_the_start_of_a_server_is_applied(
     world, monkeypatch
 ):
     settle, settled = task_rows.settle_row, []
@@ -392,7 +394,7 @@ async def test_what_is_said_elsewhere_while_a_server_starts_is_heard(
     async with world.running(world.settings()):
         assert await world.states() == {"t": "stopped"}
         assert not world.server.may_open_sessions()
-        await refused(world.give("a", "t"), ErrorCode.TASK_OVER)
+        await refused(world.contribute_as("a", "t"), ErrorCode.TASK_OVER)
         assert await sessions_of(world) == ()
 
 
@@ -433,7 +435,9 @@ async def test_what_was_changed_elsewhere_is_never_put_back(world, action):
         assert decode_settings(row.task).task.steps == 7
 
 
-async def test_a_task_whose_row_was_stored_unheard_is_added_again(world, monkeypatch):
+async def test_adding_a_task_can_be_repeated_after_a_lost_acknowledgement(
+    world, monkeypatch
+):
     async with world.running():
         store = world.server.storage.store
         commit, unheard = store.commit, []
@@ -455,7 +459,7 @@ async def test_a_task_whose_row_was_stored_unheard_is_added_again(world, monkeyp
         await refused(world.ask("task.add", **add), ErrorCode.BAD_SETTINGS)
 
 
-async def test_a_newer_revocation_list_is_taken_up_without_a_restart(world, caplog):
+async def test_a_newer_revocation_list_is_loaded_without_a_restart(world, caplog):
     issuer, path = world.directory / "issuer", world.directory / "list.bin"
     key = Issuer.create(issuer, trust_domain="example.org", entropy=SystemEntropy())
 
@@ -506,7 +510,9 @@ async def test_a_newer_revocation_list_is_taken_up_without_a_restart(world, capl
     ("before", "after", "out"),
     [((), ("a", "b"), "c"), (("a", "b", "c"), ("a", "b"), "c"), (("a", "b"), (), "")],
 )
-async def test_who_is_not_invited_any_more_is_shown_out(world, before, after, out):
+async def test_a_client_that_is_no_longer_invited_is_disconnected(
+    world, before, after, out
+):
     async with world.running(world.settings(invited=before)):
         shown_out = []
         world.server.end_clients = lambda is_unwelcome: shown_out.extend(
@@ -516,11 +522,11 @@ async def test_who_is_not_invited_any_more_is_shown_out(world, before, after, ou
         assert "".join(shown_out) == out
         if after:
             with pytest.raises(RemoteProtocolError) as caught:
-                await world.give("c", "t")
+                await world.contribute_as("c", "t")
             assert caught.value.code is ErrorCode.NOT_INVITED
 
 
-async def test_attempts_that_fail_pause_a_task_and_end_no_process(world):
+async def test_failed_attempts_pause_a_task_and_do_not_end_the_process(world):
     async with world.running(world.settings()):
         # One joins and is never heard of again: uploads may take a second.
         lost = PausingConnection(
@@ -530,8 +536,8 @@ async def test_attempts_that_fail_pause_a_task_and_end_no_process(world):
             on_pause=lambda: None,
         )
         giving = [
-            asyncio.ensure_future(world.give("a", "t")),
-            asyncio.ensure_future(world.give("b", "t", connection=lost)),
+            asyncio.ensure_future(world.contribute_as("a", "t")),
+            asyncio.ensure_future(world.contribute_as("b", "t", connection=lost)),
         ]
         await until(world, "t", state="paused")
         for each in giving:
@@ -540,18 +546,18 @@ async def test_attempts_that_fail_pause_a_task_and_end_no_process(world):
         shown = await world.ask("task.show", task="t")
         assert "was aborted" in shown["reason"]
         assert (world.directory / "sums" / "receipt-1.bin").exists()
-        await stays_closed(world, "t")
+        await assert_no_session_opens(world, "t")
         await world.ask("task.resume", task="t")
         while not (
             running := world.server._opened().aggregator._sessions.all_running()
         ):
             await world.states()
         assert running[0].record.attempt == 1  # as many as the first time
-        given, _ = await world.both_give("t")
+        given, _ = await world.both_contribute("t")
         assert given.values.tolist() == [2, 4]
 
 
-async def test_a_payload_that_has_gone_pauses_its_task_alone(world):
+async def test_a_missing_payload_pauses_only_its_task(world):
     payload = world.directory / "model.bin"
     payload.write_bytes(b"model")
     with_payload = world.settings(payload=payload)
@@ -559,17 +565,17 @@ async def test_a_payload_that_has_gone_pauses_its_task_alone(world):
         while not (await world.ask("task.show", task="t"))["running"]:
             pass
         payload.unlink()  # the first session has it
-        await world.both_give("t")
+        await world.both_contribute("t")
         await until(world, "t", state="paused")
         assert "model.bin" in (await world.ask("task.show", task="t"))["reason"]
-        await world.both_give("other")
+        await world.both_contribute("other")
         payload.write_bytes(b"model 2")
         await world.ask("task.resume", task="t")
-        given, _ = await world.both_give("t")
+        given, _ = await world.both_contribute("t")
         assert given.values.tolist() == [2, 4]
 
 
-async def test_a_payload_that_has_gone_keeps_no_other_task_from_its_start(world):
+async def test_a_missing_payload_does_not_stop_other_tasks_from_starting(world):
     payload = world.directory / "model.bin"
     payload.write_bytes(b"model")
     with_payload = world.settings(payload=payload)
@@ -591,7 +597,7 @@ async def test_a_payload_that_has_gone_keeps_no_other_task_from_its_start(world)
         while not (await world.ask("task.show", task="t"))["running"]:
             pass
         payload.unlink()  # before the next session can have read it
-        given, _ = await world.both_give("t")
+        given, _ = await world.both_contribute("t")
         assert given.values.tolist() == [2, 4]
         await until(world, "t", state="paused")
         await world.ask("task.stop", task="t", reason="enough")
@@ -601,7 +607,7 @@ async def test_a_payload_that_has_gone_keeps_no_other_task_from_its_start(world)
         )
 
 
-async def test_what_speaks_against_a_task_is_asked_on_every_way_to_it(world):
+async def test_task_checks_run_for_files_operators_and_restarts(world):
     """A file, an operator and a restart; such as a payload that is the server's key."""
     unfit = {"t"}
 
@@ -628,7 +634,7 @@ async def test_what_speaks_against_a_task_is_asked_on_every_way_to_it(world):
         assert await world.states() == {"t": "paused"}
 
 
-async def test_a_pause_takes_back_the_payload_of_a_session_without_clients(world):
+async def test_a_pause_withdraws_the_payload_of_a_session_without_clients(world):
     payload = world.directory / "model.bin"
     payload.write_bytes(b"wrong")
     async with world.running(world.settings(payload=payload)):
@@ -645,7 +651,7 @@ async def test_a_pause_takes_back_the_payload_of_a_session_without_clients(world
         assert offer.payload_hash == sha256(b"right").digest()
 
 
-async def test_a_pause_that_was_written_and_not_done_is_done_by_the_next_process(world):
+async def test_a_stored_pause_is_completed_by_the_next_process(world):
     async with world.running(world.settings()):
         while not world.server.live():
             await world.states()
@@ -660,7 +666,7 @@ async def test_a_pause_that_was_written_and_not_done_is_done_by_the_next_process
 
 
 @pytest.mark.parametrize("name", ["", "x" * 257, "a\0b", "a\nb", "\ud800"])
-async def test_a_name_that_no_offer_can_carry_is_refused(world, name):
+async def test_a_task_name_that_no_offer_can_carry_is_rejected(world, name):
     async with world.running():
         document = world.settings(name).document()
         await refused(
@@ -672,7 +678,7 @@ async def test_a_name_that_no_offer_can_carry_is_refused(world, name):
         assert await world.states() == {}
 
 
-async def test_a_session_that_cannot_be_offered_is_not_on_the_disk(world):
+async def test_a_session_that_cannot_be_offered_is_not_stored(world):
     prepared = prepare_task(world.settings())
     async with world.running():
         # What `add_task` would refuse.
@@ -688,7 +694,7 @@ async def test_a_session_that_cannot_be_offered_is_not_on_the_disk(world):
         assert world.server.live() == ()
 
 
-async def test_a_reason_is_one_line_that_every_answer_has_room_for(world):
+async def test_a_reason_is_stored_as_one_short_line(world):
     async with world.running(world.settings()):
         given = "\x1b[2Jbroken\n" + "x" * 5000
         paused = await world.ask("task.pause", task="t", reason=given)
@@ -698,7 +704,7 @@ async def test_a_reason_is_one_line_that_every_answer_has_room_for(world):
         assert shown["reason"] == paused["reason"]
 
 
-async def test_a_message_has_room_for_every_client_of_a_session():
+async def test_an_admin_message_holds_every_client_of_a_session():
     pair = [await asyncio.open_connection(sock=each) for each in socket.socketpair()]
     (reader, _), (_, writer) = pair
     told = {"data": ["x" * 255] * MAX_CLIENTS}
@@ -730,15 +736,15 @@ async def unwritten(world, task):
     return words
 
 
-async def test_a_disk_that_takes_no_sum_holds_up_its_task_alone(world, full_disk):
+async def test_a_full_disk_delays_only_the_task_that_writes_to_it(world, full_disk):
     sums = world.directory / "sums"
     async with world.running(world.settings()):
-        await world.both_give("t")
+        await world.both_contribute("t")
         assert "receipt-1.bin cannot be written: No space left" in await unwritten(
             world, "t"
         )
         await world.keeper.add(world.settings("u"))
-        await world.both_give("u")
+        await world.both_contribute("u")
         await until(world, "u", sums=1, unwritten="")
         shown = await world.ask("task.show", task="t")
         assert (shown["sums"], shown["sessions_opened"]) == (0, 1)
@@ -749,11 +755,11 @@ async def test_a_disk_that_takes_no_sum_holds_up_its_task_alone(world, full_disk
         full_disk.clear()
         await until(world, "t", sums=1, unwritten="")
         np.testing.assert_array_equal(np.load(sums / "sum-1.npy"), [2, 4])
-        await world.both_give("t")
+        await world.both_contribute("t")
         await until(world, "t", sums=2)
 
 
-async def test_a_receipt_that_no_disk_takes_is_pending_like_a_sum(world, full_disk):
+async def test_a_receipt_that_cannot_be_written_is_pending_like_a_sum(world, full_disk):
     async with world.running(world.settings()):
         while not (await world.ask("task.show", task="t"))["running"]:
             pass
@@ -774,7 +780,7 @@ async def test_an_end_date_stops_a_task(world):
         assert "end date" in (await world.ask("task.show", task="t"))["reason"]
 
 
-async def test_names_that_are_taken_unknown_or_no_settings_are_refused(world):
+async def test_task_names_that_are_taken_unknown_or_invalid_are_rejected(world):
     async with world.running(world.settings()):
         document = world.settings().document()
         asked = world.ask("task.add", file={"settings": document, "origin": "f"})
@@ -790,7 +796,7 @@ async def test_names_that_are_taken_unknown_or_no_settings_are_refused(world):
         await refused(asked, ErrorCode.UNKNOWN_SESSION, "9")
 
 
-async def test_answers_to_an_operator_have_their_keys_and_types(world, json_answer):
+async def test_admin_answers_have_the_documented_keys_and_types(world, json_answer):
     verbs = set()
 
     async def ask(verb, **arguments):
@@ -846,7 +852,7 @@ async def test_sessions_are_listed_watched_shown_and_aborted(world, json_answer)
             "session.abort", task="t", number=1, reason="wrong model"
         )
         assert done["outcome"] == "CANCELLED"
-        await world.both_give("t")
+        await world.both_contribute("t")
         await until(world, "t", sums=1)
         await released.wait()
         json_answer("admin session.watch", ended[0])
@@ -865,7 +871,7 @@ async def test_sessions_are_listed_watched_shown_and_aborted(world, json_answer)
     await following  # it ends with the aggregator
 
 
-async def test_status_and_draining(world):
+async def test_status_and_draining_are_reported(world):
     async with world.running(world.settings()):
         while not (answer := await world.ask("status"))["tasks"][0]["running"]:
             pass
@@ -874,7 +880,7 @@ async def test_status_and_draining(world):
         (task,) = answer["tasks"]
         assert task["running"][0]["live"]["needed"] == 2
         assert (await world.ask("budget"))["budgets"] == []
-        await refused(world.give("c", "nothing"), ErrorCode.UNKNOWN_SESSION)
+        await refused(world.contribute_as("c", "nothing"), ErrorCode.UNKNOWN_SESSION)
         answer = await world.ask("status")
         assert answer["server"]["refused_last_hour"] == {"UNKNOWN_SESSION": 1}
         await world.ask("drain", finish=True)
@@ -885,7 +891,7 @@ async def test_status_and_draining(world):
     assert not world.socket.exists()
 
 
-async def test_nothing_that_a_caller_sends_ends_the_aggregator(world):
+async def test_malformed_admin_requests_do_not_end_the_aggregator(world):
     async with world.running(world.settings()):
         assert world.socket.stat().st_mode & 0o777 == 0o600
         for sent, is_answered in (
@@ -908,7 +914,7 @@ async def test_nothing_that_a_caller_sends_ends_the_aggregator(world):
         assert (await world.states()) == {"t": "running"}
 
 
-async def test_a_caller_that_takes_no_answer_is_let_go(world, monkeypatch):
+async def test_an_admin_caller_that_reads_no_answer_is_disconnected(world, monkeypatch):
     taken = 1 << 22  # more than the buffers of a socket hold
 
     async def much(*_):
@@ -925,7 +931,7 @@ async def test_a_caller_that_takes_no_answer_is_let_go(world, monkeypatch):
         writer.close()
 
 
-async def test_a_task_is_stopped_while_another_is_planned(world, monkeypatch):
+async def test_a_task_can_be_stopped_while_another_is_planned(world, monkeypatch):
     begun, may_end = threading.Event(), threading.Event()
 
     def prepare(settings, **options):
@@ -948,7 +954,7 @@ async def test_a_task_is_stopped_while_another_is_planned(world, monkeypatch):
         assert (await adding)["state"] == "running"
 
 
-async def test_another_user_is_not_answered(world, monkeypatch, caplog):
+async def test_an_admin_request_of_another_user_is_rejected(world, monkeypatch, caplog):
     async with world.running(world.settings()):
         monkeypatch.setattr("secagg.server.admin.socket.os.geteuid", lambda: 12345)
         monkeypatch.setattr("secagg.server.admin.socket._ROOT", 54321)
@@ -956,7 +962,7 @@ async def test_another_user_is_not_answered(world, monkeypatch, caplog):
         assert "another user" in caplog.text
 
 
-async def test_what_lies_at_the_path_is_replaced_only_if_it_is_a_socket(world):
+async def test_a_file_at_the_socket_path_is_replaced_only_if_it_is_a_socket(world):
     state = world.socket.parent
     state.mkdir()
     precious = state / "precious"
@@ -992,7 +998,7 @@ async def test_no_aggregator_takes_the_commands_of_another(tmp_path, world):
         assert await world.states() == {}
 
 
-async def test_no_client_comes_before_all_tasks_are_there(world, monkeypatch):
+async def test_clients_are_accepted_only_after_all_tasks_are_loaded(world, monkeypatch):
     seen = []
     opened = OperatedServer.listen
 
@@ -1007,7 +1013,7 @@ async def test_no_client_comes_before_all_tasks_are_there(world, monkeypatch):
         assert seen == [["t", "u"]]
 
 
-async def test_a_socket_deep_in_the_tree_is_reached_all_the_same(tmp_path, world):
+async def test_an_admin_socket_with_a_long_path_is_reachable(tmp_path, world):
     deep = tmp_path.joinpath(*(["a-long-name-of-a-folder"] * 6))
     deep.mkdir(parents=True)
     world.socket = deep / "admin.sock"
@@ -1019,7 +1025,7 @@ async def test_a_socket_deep_in_the_tree_is_reached_all_the_same(tmp_path, world
     "name",
     ["../../etc", ".", "..", "", "a/b", "x" * 300, "\u00fc" * 60, ".hid", "sum-1.npy"],
 )
-def test_no_task_name_leads_out_of_its_folder(tmp_path, name):
+def test_no_task_name_escapes_its_folder(tmp_path, name):
     path = tmp_path / folder_of(name)
     assert path.parent == tmp_path
     assert 0 < len(path.name.encode()) <= 100
@@ -1052,7 +1058,7 @@ async def worlds(tmp_path, monkeypatch, postgres_url):
         yield one, other
 
 
-async def test_what_is_said_at_one_server_is_done_by_all(worlds):
+async def test_operator_commands_at_one_replica_take_effect_at_all(worlds):
     one, other = worlds
     await one.ask(
         "task.add", file={"settings": one.settings("u").document(), "origin": "f"}
@@ -1060,14 +1066,16 @@ async def test_what_is_said_at_one_server_is_done_by_all(worlds):
     await until(other, "u", state="running", version=1)
     # One client of each, and the session that either of them has opened.
     at_other = other.server.connection("b")
-    await asyncio.gather(one.give("a", "u"), other.give("b", "u", connection=at_other))
+    await asyncio.gather(
+        one.contribute_as("a", "u"), other.contribute_as("b", "u", connection=at_other)
+    )
     for world in worlds:
         await until(world, "u", sums=1)
     await other.ask("task.pause", task="u", reason="lunch")
     await until(one, "u", state="paused", reason="lunch")
     for world in worlds:
         await until(world, "u", running=[])
-        await stays_closed(world, "u")
+        await assert_no_session_opens(world, "u")
         offered = await world.server.connection("a").call(GetOffer("u", 0))
         assert isinstance(offered, Wait)
     await one.ask("task.resume", task="u")
@@ -1075,11 +1083,13 @@ async def test_what_is_said_at_one_server_is_done_by_all(worlds):
     longer = one.settings("u", steps=3)
     await one.ask("task.apply", file={"settings": longer.document(), "origin": "f"})
     await until(other, "u", version=4)
-    await asyncio.gather(one.give("a", "u"), other.give("b", "u", connection=at_other))
+    await asyncio.gather(
+        one.contribute_as("a", "u"), other.contribute_as("b", "u", connection=at_other)
+    )
     await one.ask("task.stop", task="u", reason="enough")
     await until(other, "u", state="stopped")
     for world in worlds:
-        await refused(world.give("c", "u"), ErrorCode.TASK_OVER)
+        await refused(world.contribute_as("c", "u"), ErrorCode.TASK_OVER)
     found = sorted(
         (world.directory.name, path.name)
         for world in worlds
@@ -1091,10 +1101,10 @@ async def test_what_is_said_at_one_server_is_done_by_all(worlds):
     assert all(each["silent_seconds"] < 60 for each in replicas)
 
 
-async def test_a_server_that_does_not_know_of_a_pause_yet_opens_nothing(worlds):
+async def test_a_replica_that_has_not_received_a_pause_opens_no_session(worlds):
     one, other = worlds
     one.server.aggregator.when_changed(_nothing)  # deaf
-    await other.both_give("t")
+    await other.both_contribute("t")
     await until(one, "t", sums=1)
     await other.ask("task.pause", task="t", reason="lunch")
     number = (await find_task(one.server.storage.store, "t")).tally.highest_number
@@ -1108,7 +1118,7 @@ async def _nothing() -> None:
     pass
 
 
-async def test_blobs_that_the_others_do_not_use_are_refused(worlds, tmp_path):
+async def test_a_replica_with_another_blob_directory_is_rejected(worlds, tmp_path):
     third = World(tmp_path / "third", **worlds[0].options)
     third.directory.mkdir()
     third.options["blobs"] = f"file:{tmp_path / 'elsewhere'}"
@@ -1121,7 +1131,7 @@ async def test_blobs_that_the_others_do_not_use_are_refused(worlds, tmp_path):
         assert len((await third.ask("status"))["server"]["replicas"]) == 3
 
 
-async def test_a_task_that_is_added_while_the_keeper_closes_ends_with_the_others(
+async def test_a_task_added_while_the_keeper_closes_ends_with_the_others(
     world, monkeypatch
 ):
     async with world.running(world.settings("t"), world.settings("u")):

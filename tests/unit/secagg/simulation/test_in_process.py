@@ -26,7 +26,7 @@ def prepared(epsilon=8.0, steps=1):
     return secagg.PreparedTask.from_plan(made, COHORT)
 
 
-async def test_sums_follow_one_another():
+async def test_sums_run_one_after_another():
     privacy_limits = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
     async with secagg.local(
         prepared(steps=2), clients=3, privacy_limits=privacy_limits
@@ -40,7 +40,7 @@ async def test_sums_follow_one_another():
             await cohort.sum([np.ones(4)] * 3)
 
 
-async def test_a_task_below_the_limits_is_refused_here_too():
+async def test_a_task_below_the_limits_is_rejected_in_process():
     privacy_limits = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
     async with secagg.local(
         prepared(40.0), clients=3, privacy_limits=privacy_limits
@@ -50,7 +50,7 @@ async def test_a_task_below_the_limits_is_refused_here_too():
     assert caught.value.code is secagg.ErrorCode.POLICY_VIOLATION
 
 
-async def test_clients_accept_what_the_task_claims_and_nothing_beyond():
+async def test_clients_accept_the_claims_of_the_task_and_no_weaker_ones():
     async with secagg.local(prepared()) as cohort:
         assert len(cohort.clients) == 3
         for client in cohort.clients:
@@ -58,7 +58,7 @@ async def test_clients_accept_what_the_task_claims_and_nothing_beyond():
             assert (limits.max_epsilon, limits.max_delta) == (8.0, 1e-5)
 
 
-async def test_every_client_gives_one_vector():
+async def test_the_number_of_vectors_must_match_the_number_of_clients():
     privacy_limits = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
     async with secagg.local(
         prepared(), clients=3, privacy_limits=privacy_limits
@@ -67,7 +67,7 @@ async def test_every_client_gives_one_vector():
             await cohort.sum([np.ones(4)] * 2)
 
 
-async def test_server_and_clients_state_the_same_noise_of_a_sum(monkeypatch):
+async def test_server_and_clients_report_the_same_noise_of_a_sum(monkeypatch):
     made = secagg.plan(
         clients=4,
         dimension=1000,
@@ -108,7 +108,7 @@ async def test_server_and_clients_state_the_same_noise_of_a_sum(monkeypatch):
 
 
 @pytest.mark.parametrize("clients", [2, 4])
-async def test_as_many_clients_are_opened_as_a_session_takes(clients):
+async def test_the_number_of_clients_must_match_the_cohort(clients):
     """Fewer would wait for others for ever, more for a place."""
     privacy_limits = secagg.PrivacyLimits(max_epsilon=8.0, max_delta=1e-5)
     with pytest.raises(secagg.LocalProtocolError, match=f"not {clients}"):
@@ -118,7 +118,7 @@ async def test_as_many_clients_are_opened_as_a_session_takes(clients):
             pass
 
 
-async def test_enrolled_clients_of_one_process_trust_no_server():
+async def test_enrolled_clients_of_one_process_do_not_rely_on_the_server():
     cohort_enrolment = advanced.InProcessEnrolment()
     made = secagg.plan(
         clients=4,
@@ -196,7 +196,7 @@ async def test_clients_of_one_process_draw_their_neighbours():
     assert total.privacy.to_dict()["server"]["proof"] == "own"
 
 
-def test_what_only_drawn_neighbours_have_is_refused_elsewhere():
+def test_options_of_drawn_neighbours_are_rejected_elsewhere():
     waiver = secagg.ExactSumWaiver(advanced.NO_NOISE_ACKNOWLEDGEMENT)
     cohort_enrolment = advanced.InProcessEnrolment()
 
@@ -217,7 +217,7 @@ def test_what_only_drawn_neighbours_have_is_refused_elsewhere():
         exact(profile=secagg.Profile.MALICIOUS_SERVER, degree=0, quorum=7)
 
 
-def test_profile_and_enrolment_of_a_cohort_belong_together():
+def test_profile_and_enrolment_of_a_cohort_must_match():
     waiver = secagg.ExactSumWaiver(advanced.NO_NOISE_ACKNOWLEDGEMENT)
     published = advanced.InProcessEnrolment().published
     for profile, enrolment in (
@@ -280,7 +280,7 @@ def endless():
         ([np.ones(4)] * 2 + [[1 << 60] * 4], secagg.InputError, "float64 cannot hold"),
     ],
 )
-async def test_no_bad_sequence_ends_a_cohort(vectors, kind, complaint):
+async def test_invalid_vectors_do_not_end_a_cohort(vectors, kind, complaint):
     async with secagg.local(prepared(), clients=3, privacy_limits=LIMITS) as cohort:
         with pytest.raises(kind, match=complaint) as caught:
             await cohort.sum(vectors)
@@ -290,7 +290,7 @@ async def test_no_bad_sequence_ends_a_cohort(vectors, kind, complaint):
     assert (total.shortened, total.replaced) == (0, 0)
 
 
-async def test_a_function_has_to_return_a_vector_and_no_coroutine():
+async def test_an_input_function_must_return_a_vector_and_no_coroutine():
     async def make(_):
         return np.ones(4)
 
@@ -300,7 +300,7 @@ async def test_a_function_has_to_return_a_vector_and_no_coroutine():
         assert (await cohort.sum([lambda _: np.ones(4)] * 3)).inputs == 3
 
 
-async def test_functions_that_fail_are_counted():
+async def test_failed_input_functions_are_counted():
     def fails(_):
         raise ZeroDivisionError
 
@@ -312,7 +312,7 @@ async def test_functions_that_fail_are_counted():
         total.interval()
 
 
-async def test_vectors_that_are_too_long_are_counted_aloud():
+async def test_clipped_vectors_are_counted_and_warned_of():
     vectors = [np.ones(4), np.full(4, 10.0), np.full(4, 1e300)]
     async with secagg.local(prepared(), clients=3, privacy_limits=LIMITS) as cohort:
         with pytest.warns(advanced.ClippingWarning, match=r"2 of 3 .*l2_clip = 2\)"):
@@ -322,7 +322,7 @@ async def test_vectors_that_are_too_long_are_counted_aloud():
         total.interval()
 
 
-async def test_a_quarter_of_the_vectors_may_be_shortened_without_a_warning():
+async def test_clipping_a_quarter_of_the_vectors_raises_no_warning():
     made = secagg.plan(
         clients=4,
         dimension=4,
@@ -336,7 +336,7 @@ async def test_a_quarter_of_the_vectors_may_be_shortened_without_a_warning():
     assert (total.inputs, total.shortened) == (4, 1)
 
 
-async def test_a_warning_that_is_made_an_error_loses_no_sum():
+async def test_a_warning_raised_as_an_error_loses_no_sum():
     """It comes after the release, when the sum is charged."""
     vectors = [np.ones(4), np.full(4, 10.0), np.ones(4)]
     async with secagg.local(prepared(), clients=3, privacy_limits=LIMITS) as cohort:
@@ -350,7 +350,7 @@ async def test_a_warning_that_is_made_an_error_loses_no_sum():
     assert total.values.shape == (4,)
 
 
-async def test_fractions_are_refused_where_whole_numbers_are_summed():
+async def test_fractions_are_rejected_where_integers_are_summed():
     made = secagg.plan(
         clients=3,
         dimension=4,
@@ -370,7 +370,7 @@ async def test_fractions_are_refused_where_whole_numbers_are_summed():
 # --- budgets that outlive a block ------------------------------------------------
 
 
-async def test_a_ledger_outlives_the_block(tmp_path):
+async def test_a_ledger_persists_after_its_context_closes(tmp_path):
     """A task that is planned for two sums releases two, in any number of contexts."""
     task, inputs = prepared(steps=2), [np.ones(4)] * 3
     for number in (1, 2):
@@ -385,7 +385,7 @@ async def test_a_ledger_outlives_the_block(tmp_path):
             await cohort.sum(inputs)
 
 
-async def test_a_total_over_the_tasks_of_a_ledger(tmp_path):
+async def test_a_total_budget_covers_all_tasks_of_a_ledger(tmp_path):
     total = advanced.TotalBudget(data="people", epsilon=9.0, delta=1e-4)
     inputs = [np.ones(4)] * 3
     async with secagg.local(
@@ -401,7 +401,7 @@ async def test_a_total_over_the_tasks_of_a_ledger(tmp_path):
             await cohort.sum(inputs)
 
 
-async def test_one_directory_is_not_the_total_of_many_people(tmp_path):
+async def test_a_total_budget_shared_by_all_clients_is_rejected(tmp_path):
     total = advanced.TotalBudget(
         data="people", epsilon=9.0, delta=1e-4, directory=tmp_path
     )
@@ -412,7 +412,7 @@ async def test_one_directory_is_not_the_total_of_many_people(tmp_path):
             pass
 
 
-async def test_a_budget_that_is_forgotten_is_warned_of_once(caplog, tmp_path):
+async def test_a_budget_without_a_ledger_is_warned_of_once(caplog, tmp_path):
     task = prepared(epsilon=6.25)
     warnings = []
     for ledger in (None, None, tmp_path, None):

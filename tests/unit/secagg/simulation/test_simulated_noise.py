@@ -46,7 +46,7 @@ def simulated(parameters, lost_before):
 
 
 @pytest.mark.parametrize("losses", [0, 1, 13, 30])
-def test_four_layers_keep_two_and_a_half_percent_at_most_and_never_too_little(
+def test_four_layers_exceed_the_required_noise_by_at_most_2_5_percent(
     parameters, losses
 ):
     lost = dict.fromkeys(range(losses), Round.MASKED_INPUT_COLLECTION)
@@ -59,7 +59,7 @@ def test_four_layers_keep_two_and_a_half_percent_at_most_and_never_too_little(
     assert noise.total == noise.present + noise.remaining
 
 
-def test_early_and_late_losses_are_not_those_that_noise_is_kept_for(parameters):
+def test_only_dropouts_before_upload_leave_extra_noise(parameters):
     lost = dict.fromkeys(range(5), Round.SHARE_KEYS)
     lost |= dict.fromkeys(range(5, 9), Round.MASKED_INPUT_COLLECTION)
     lost |= dict.fromkeys(range(9, 12), Round.UNMASKING)

@@ -120,7 +120,7 @@ def test_costs_count_every_client_and_every_round():
     assert costs.peak_rss_bytes > 1 << 20
 
 
-def test_what_a_client_keeps_does_not_grow_with_the_cohort():
+def test_client_memory_does_not_grow_with_the_cohort():
     """But for one bit of each client in U2 and in U3.
 
     Indices of neighbours above 256 are objects of their own in Python; where on the
@@ -156,7 +156,7 @@ def test_a_rate_outside_zero_and_one_is_refused(rate):
         plan_losses(10, rate, seeded())
 
 
-def test_every_client_of_every_round_is_told_as_progress():
+def test_progress_is_reported_for_every_client_of_every_round():
     told = []
     losses = LossPlan({3: Round.MASKED_INPUT_COLLECTION})
     simulate_session(

@@ -73,9 +73,7 @@ class Between:
         return await self.inner.call(request)
 
 
-def test_a_client_that_is_switched_to_another_aggregator_repeats_one_chunk(
-    blobs, monkeypatch
-):
+def test_a_client_switched_to_another_aggregator_repeats_one_chunk(blobs, monkeypatch):
     """Each call goes to either of two; half-way the answer to a chunk is lost."""
     monkeypatch.setattr("secagg.client.calls.MAX_CHUNK_BYTES", 2)
     parameters = parameters_for(4, dimension=7, threshold=3, colluders=1)
@@ -106,7 +104,7 @@ def test_a_client_that_is_switched_to_another_aggregator_repeats_one_chunk(
         assert len({acquire for _, acquire in sent}) == 2
 
 
-def test_an_object_appears_once_and_stays_as_it_is(blobs):
+def test_an_object_is_created_once_and_never_changes(blobs):
     assert blobs.read(f"{HOME}/a") is None
     assert blobs.create(f"{HOME}/a", b"12345")
     assert not blobs.create(f"{HOME}/a", b"12345")
@@ -117,7 +115,7 @@ def test_an_object_appears_once_and_stays_as_it_is(blobs):
     assert blobs.read(f"{HOME}/b") == (b"", 0)
 
 
-def test_of_many_who_create_the_same_one_has_created_it(blobs):
+def test_of_many_concurrent_creations_of_one_object_one_succeeds(blobs):
     with ThreadPoolExecutor(8) as threads:
         made = list(
             threads.map(lambda n: blobs.create(f"{HOME}/x", bytes([n])), range(8))
@@ -139,12 +137,12 @@ def test_of_many_who_create_the_same_one_has_created_it(blobs):
         (9, None, b""),
     ],
 )
-def test_any_piece_is_read(blobs, offset, count, piece):
+def test_any_range_of_an_object_can_be_read(blobs, offset, count, piece):
     blobs.create(f"{HOME}/a", b"12345")
     assert blobs.read(f"{HOME}/a", offset, count) == (piece, 5)
 
 
-def test_objects_are_listed_by_the_parts_of_their_names(blobs):
+def test_objects_are_listed_by_prefix(blobs):
     for name in (f"{HOME}/u/b", f"{HOME}/u/a.x", f"{HOME}/uu/c", f"{'1' * 64}/sum"):
         blobs.create(name, name.encode())
     assert [each.name for each in blobs.list_prefix(f"{HOME}/u")] == [
@@ -159,7 +157,7 @@ def test_objects_are_listed_by_the_parts_of_their_names(blobs):
     assert blobs.age_seconds("2" * 64) == 0.0  # removed meanwhile
 
 
-def test_what_is_removed_is_gone_and_nothing_else(blobs):
+def test_removing_an_object_removes_nothing_else(blobs):
     for name in (f"{HOME}/u/a", f"{HOME}/u/b", f"{HOME}/uu"):
         blobs.create(name, b"1")
     blobs.remove(f"{HOME}/u/a")
@@ -170,7 +168,7 @@ def test_what_is_removed_is_gone_and_nothing_else(blobs):
     assert blobs.create(f"{HOME}/u/a", b"2")
 
 
-def test_a_store_goes_to_other_processes_without_its_keys(blobs):
+def test_a_pickled_blob_store_contains_no_keys(blobs):
     blobs.create(f"{HOME}/a", b"12345")
     packed = pickle.dumps(blobs)
     assert b"a secret" not in packed
@@ -178,13 +176,13 @@ def test_a_store_goes_to_other_processes_without_its_keys(blobs):
 
 
 @pytest.mark.parametrize("name", ["../a", "/a", "a//b", "A", "", "a/../b", "a\0"])
-def test_no_name_leads_out_of_the_store(blobs, name):
+def test_no_object_name_escapes_the_store(blobs, name):
     with pytest.raises(InternalError):
         blobs.create(name, b"1")
 
 
 @pytest.mark.usefixtures("keys")
-def test_a_bucket_that_lets_objects_be_replaced_is_refused(monkeypatch):
+def test_a_bucket_that_overwrites_objects_is_rejected(monkeypatch):
     put = obstore.put
     monkeypatch.setattr(obstore, "put", lambda *what, **_: put(*what))
     with pytest.raises(LocalProtocolError, match="replaces objects") as caught:
@@ -193,7 +191,7 @@ def test_a_bucket_that_lets_objects_be_replaced_is_refused(monkeypatch):
 
 
 @pytest.mark.usefixtures("keys")
-def test_a_bucket_that_is_not_there_is_a_failure_of_the_storage():
+def test_a_missing_bucket_is_a_storage_failure():
     with pytest.raises(ServiceError) as caught:
         open_blobs("s3://nothing/here")
     assert caught.value.code is ErrorCode.STORAGE_FAILED
@@ -204,13 +202,13 @@ def test_a_bucket_that_is_not_there_is_a_failure_of_the_storage():
     "address",
     ["s3:bucket", "s3://", "s3://key:secret@bucket/a", "s3://b", "s3://bucket/a?x=y"],
 )
-def test_an_address_of_a_bucket_holds_no_keys(address):
+def test_a_bucket_address_with_keys_is_rejected(address):
     with pytest.raises(LocalProtocolError, match="not the address") as caught:
         open_blobs(address)
     assert caught.value.code is ErrorCode.BAD_SETTINGS
 
 
-def test_a_bucket_elsewhere_is_reached_over_tls(monkeypatch):
+def test_a_remote_bucket_requires_tls(monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://store.example:9000")
     with pytest.raises(LocalProtocolError, match="without TLS"):
         S3Blobs("s3://bucket/prefix")
@@ -219,20 +217,20 @@ def test_a_bucket_elsewhere_is_reached_over_tls(monkeypatch):
 
 
 @pytest.mark.parametrize("address", ["file:relative", "/absolute", "ftp://x/y", ""])
-def test_what_is_no_store_is_refused(address):
+def test_an_invalid_blob_store_address_is_rejected(address):
     with pytest.raises(LocalProtocolError) as caught:
         open_blobs(address)
     assert caught.value.code is ErrorCode.BAD_SETTINGS
 
 
-def test_files_of_others_are_ignored(tmp_path):
+def test_partial_files_are_ignored(tmp_path):
     blobs = FileBlobs(tmp_path)
     blobs.create(f"{HOME}/a", b"1")
     (tmp_path / HOME / ".a.partial").write_bytes(b"half")
     assert [each.name for each in blobs.list_prefix(HOME)] == [f"{HOME}/a"]
 
 
-def test_what_a_killed_process_has_left_is_never_written_through(tmp_path):
+def test_leftovers_of_a_killed_process_are_never_written_through(tmp_path):
     blobs = FileBlobs(tmp_path)
     blobs.create(f"{HOME}/a", b"12345")
     # Killed between the link and its end, by one of the same numbers: a container.
@@ -242,7 +240,7 @@ def test_what_a_killed_process_has_left_is_never_written_through(tmp_path):
     assert blobs.read(f"{HOME}/a") == (b"12345", 5)
 
 
-async def test_a_spool_has_one_store_and_a_store_one_spool(blobs, tmp_path):
+async def test_a_spool_and_its_blob_store_are_bound_to_each_other(blobs, tmp_path):
     one, two = BlobBindingFile(tmp_path / "1"), BlobBindingFile(tmp_path / "2")
     for number in "12":
         (tmp_path / number).mkdir()

@@ -68,15 +68,13 @@ def check(place, capsys):
     return run
 
 
-def test_a_sound_state_is_sound(check, json_answer):
+def test_an_intact_state_has_no_faults(check, json_answer):
     code, answer = check()
     json_answer("state check", answer)
     assert (code, answer["ok"], answer["faults"]) == (0, True, [])
 
 
-def test_what_belongs_to_no_session_is_a_note_and_can_be_moved(
-    place, check, json_answer
-):
+def test_files_of_no_session_are_noted_and_can_be_moved(place, check, json_answer):
     spool = place / "state" / "spool"
     (spool / ("cd" * 32)).mkdir()
     (spool / "z").write_bytes(b"foreign")
@@ -97,7 +95,7 @@ def test_what_belongs_to_no_session_is_a_note_and_can_be_moved(
     assert moved.read_bytes() == b"again"
 
 
-def test_an_upload_that_has_changed_is_damage(place, check):
+def test_a_changed_upload_is_reported_as_damage(place, check):
     uploads = place / "state" / "spool" / SESSION / "uploads"
     (path,) = uploads.glob(f"*/{sha256(b'another').hexdigest()}")
     (path / f"{3:012}").write_bytes(b"THER")
@@ -107,7 +105,7 @@ def test_an_upload_that_has_changed_is_damage(place, check):
     assert not path.exists()
 
 
-def test_uploads_are_checked_wherever_they_are_kept(place, check):
+def test_uploads_are_checked_in_the_configured_blob_store(place, check):
     shared = place / "shared"
     (place / "state" / "spool").rename(shared)
     settings = place / "server.toml"
@@ -120,7 +118,7 @@ def test_uploads_are_checked_wherever_they_are_kept(place, check):
     assert not whole.exists()
 
 
-def test_a_record_that_has_changed_is_damage_and_stays_where_it_is(place, check):
+def test_a_changed_record_is_reported_as_damage_and_left_in_place(place, check):
     store = place / "state" / "store.sqlite3"
     with closing(sqlite3.connect(store)) as database:
         database.execute("UPDATE record SET body = x'00'")
@@ -144,7 +142,7 @@ async def test_a_state_in_use_is_not_checked(place, capsys):
     await held.close()
 
 
-def test_one_upload_or_all_of_them_gone_is_damage(place, check):
+def test_missing_uploads_are_reported_as_damage(place, check):
     session = place / "state" / "spool" / SESSION
     (whole,) = session.glob("uploads/*.whole")
     whole.unlink()
@@ -158,7 +156,7 @@ def test_one_upload_or_all_of_them_gone_is_damage(place, check):
     assert (code, len(answer["faults"])) == (77, 2)
 
 
-def test_a_piece_of_an_upload_that_is_gone_is_damage(place, check):
+def test_a_missing_chunk_of_an_upload_is_reported_as_damage(place, check):
     uploads = place / "state" / "spool" / SESSION / "uploads"
     (path,) = uploads.glob(f"*/{sha256(b'another').hexdigest()}")
     (path / f"{3:012}").unlink()
@@ -185,18 +183,18 @@ def put_back(place):
     ],
     ids=["mark", "commits", "state", "store"],
 )
-def test_what_does_not_fit_the_mark_is_said_with_78(place, check, lose):
+def test_a_state_that_does_not_match_its_mark_exits_with_78(place, check, lose):
     lose(place)
     code, answer = check()
     assert code == 78
     assert answer["error"]["name"] == "RESTORED_STATE"
 
 
-def test_the_way_of_writing_is_said(check):
+def test_the_journal_mode_is_reported(check):
     assert check()[1]["journal_mode"] == "wal"
 
 
-def test_nothing_is_moved_beside_a_mark_that_does_not_fit(place, check):
+def test_nothing_is_moved_when_the_mark_does_not_match(place, check):
     """What an older store does not name may be all that the newest one has."""
     stranger = place / "state" / "spool" / ("cd" * 32)
     stranger.mkdir()

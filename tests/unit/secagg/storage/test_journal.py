@@ -99,7 +99,7 @@ CLIENT_EVENTS = [
 ]
 
 
-def test_a_refusal_of_no_client_is_the_storages_fault():
+def test_a_refusal_without_a_client_is_a_storage_failure():
     record = journal.record_of(journal.RefusalNoted("c", ErrorCode.VIEW_DIFFERS))
     with pytest.raises(ServiceError) as caught:
         journal.decode_server_event(replace(record, sender=None))
@@ -143,7 +143,7 @@ OWN_EVENTS = [e for e in SERVER_EVENTS if not isinstance(e, Received)]
 
 
 @pytest.mark.parametrize("event", OWN_EVENTS, ids=lambda e: type(e).__name__)
-def test_a_damaged_record_is_the_storages_fault(event):
+def test_a_damaged_record_is_a_storage_failure(event):
     record = journal.record_of(event)
     for damaged in (
         replace(record, body=record.body[:-1]),
@@ -158,12 +158,12 @@ def test_a_damaged_record_is_the_storages_fault(event):
         assert caught.value.code is ErrorCode.STORAGE_FAILED
 
 
-def test_the_record_of_a_message_is_number_sender_and_its_own_bytes():
+def test_the_record_of_a_message_holds_kind_sender_and_raw_bytes():
     record = journal.record_of(Received(Envelope(Bundles, b"sealed"), "me"))
     assert record == Record(2, "me", b"sealed")
 
 
-def test_what_is_left_of_a_client_that_answered_survives_as_a_header():
+def test_an_answered_client_state_round_trips_as_a_header():
     state = client.resume_answered(
         DESCRIPTOR,
         "me",
@@ -196,14 +196,14 @@ def test_the_aggregator_does_not_appear_among_the_senders_of_a_client():
     assert journal.record_of(Received(Envelope(Roster, b"roster"))).sender is None
 
 
-def test_records_of_one_role_are_refused_by_the_other():
+def test_records_of_one_role_are_rejected_by_the_other():
     with pytest.raises(ServiceError):
         journal.decode_client_event(journal.record_of(SERVER_EVENTS[0]))
     with pytest.raises(ServiceError):
         journal.decode_server_event(journal.record_of(CLIENT_EVENTS[0]))
 
 
-def test_an_offer_survives_as_a_header_and_no_cut_of_it_does():
+def test_an_offer_round_trips_as_a_header_and_truncation_is_rejected():
     header = journal.encode_offer(OFFERED)
     assert journal.decode_offer(header) == journal.StoredOffer(OFFERED)
     for size in range(len(header)):
@@ -213,7 +213,7 @@ def test_an_offer_survives_as_a_header_and_no_cut_of_it_does():
         journal.record_of(OFFERED)
 
 
-def test_an_enrolled_client_stores_what_it_has_checked_and_not_its_key():
+def test_an_enrolled_client_stores_its_checks_and_not_its_key():
     own = identity_in_simulation("me", 5)
     verified = VerifiedCredentials()
     membership = Membership(
@@ -243,7 +243,7 @@ def test_an_enrolled_client_stores_what_it_has_checked_and_not_its_key():
             journal.decode_offer(header[:size])
 
 
-def test_an_ending_survives_the_journal():
+def test_an_ending_round_trips_through_the_journal():
     released = Released(Fate.INCLUDED, b"\x09" * 32, 25, 3, 1_800_000_000)
     for outcome in (
         Completed(released, ChargeOutcome.KEPT),
@@ -253,7 +253,7 @@ def test_an_ending_survives_the_journal():
         assert journal.decode_ending(journal.encode_ending(ending)) == ending
 
 
-def test_evidence_survives_the_journal_and_is_no_event_of_a_client():
+def test_evidence_round_trips_through_the_journal_and_is_no_client_event():
     seen = AuditReceipt(
         writer=WrittenBy.CLIENT,
         offer=b"an offer",

@@ -28,19 +28,19 @@ def root(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("place", ["state", "my share/disk/state", "hidden/state"])
-def test_a_disk_of_this_machine_will_do(root, place):
+def test_a_local_disk_is_accepted(root, place):
     directories.refuse_network_disk(root / place)
 
 
 @pytest.mark.parametrize("place", ["my share", "my share/a/state", "my share/diskette"])
-def test_a_share_is_refused_by_name(root, place):
+def test_a_network_share_is_rejected_with_its_type(root, place):
     with pytest.raises(ServiceError, match=r"\(nfs4\)") as caught:
         directories.refuse_network_disk(root / place)
     assert caught.value.code is ErrorCode.BAD_SETTINGS
     assert "server.store" in caught.value.next_step
 
 
-async def test_no_store_is_made_on_a_share(root):
+async def test_no_store_is_created_on_a_network_share(root):
     share = root / "my share"
     share.mkdir()
     with pytest.raises(ServiceError, match="network file system"):
@@ -48,6 +48,6 @@ async def test_no_store_is_made_on_a_share(root):
     assert not list(share.iterdir())
 
 
-def test_a_system_that_says_nothing_is_believed(monkeypatch, tmp_path):
+def test_a_system_without_mount_information_is_accepted(monkeypatch, tmp_path):
     monkeypatch.setattr(directories, "_MOUNTS", Path("/nowhere/mountinfo"))
     directories.refuse_network_disk(tmp_path)

@@ -24,7 +24,7 @@ class Hinted(PostgresLink):
         return SimpleNamespace(is_closed=lambda: False, terminate=lambda: None)
 
 
-async def test_a_caller_that_is_cancelled_together_with_a_hint_is_cancelled():
+async def test_a_caller_cancelled_together_with_a_hint_is_cancelled():
     link = Hinted()
 
     async def follow():
@@ -39,7 +39,7 @@ async def test_a_caller_that_is_cancelled_together_with_a_hint_is_cancelled():
     assert following.cancelled()
 
 
-class Deaf:
+class UnlistenableConnection:
     """A connection on which no process can listen."""
 
     is_terminated = False
@@ -67,7 +67,7 @@ FAILURES = [
 
 @pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("has_connected", [False, True])
-async def test_time_alone_hints_while_no_process_can_listen(
+async def test_polling_replaces_hints_while_no_process_can_listen(
     monkeypatch, error, has_connected
 ):
     made = []
@@ -75,7 +75,7 @@ async def test_time_alone_hints_while_no_process_can_listen(
     async def connect(*_, **__):
         if not has_connected:
             raise error
-        made.append(Deaf(error))
+        made.append(UnlistenableConnection(error))
         return made[-1]
 
     monkeypatch.setattr(postgres_link.asyncpg, "connect", connect)

@@ -31,7 +31,7 @@ async def written(path):
     return store
 
 
-async def test_a_reader_sees_what_the_store_says_and_changes_nothing(tmp_path):
+async def test_a_reader_sees_the_content_of_the_store_and_changes_nothing(tmp_path):
     path = tmp_path / "store.sqlite3"
     store = await written(path)
     known = (
@@ -70,7 +70,7 @@ async def test_a_store_that_is_in_use_is_not_read(tmp_path):
     await store.close()
 
 
-async def test_what_was_never_written_or_is_no_store_says_so(tmp_path):
+async def test_a_missing_or_foreign_store_is_reported(tmp_path):
     missing = tmp_path / "store.sqlite3"
     with pytest.raises(ServiceError, match="no state exists"), reading(missing):
         pass
@@ -85,7 +85,7 @@ async def test_what_was_never_written_or_is_no_store_says_so(tmp_path):
         pass
 
 
-async def test_a_changed_row_is_noticed(tmp_path):
+async def test_a_changed_row_is_detected_by_a_reader(tmp_path):
     path = tmp_path / "store.sqlite3"
     await (await written(path)).close()
     with closing(sqlite3.connect(path)) as database:
@@ -102,7 +102,7 @@ async def test_a_changed_row_is_noticed(tmp_path):
         )
 
 
-def test_only_a_file_that_is_missing_or_empty_is_no_store(tmp_path, monkeypatch):
+def test_only_a_missing_or_empty_file_counts_as_no_store(tmp_path, monkeypatch):
     path = tmp_path / "store.sqlite3"
     with pytest.raises(StoreNotFoundError), reading(path):
         pass

@@ -67,7 +67,7 @@ def record(number):
     return Record(number, None, b"body")
 
 
-async def begun(state, mark):
+async def used_store(state, mark):
     """A store that was used and closed; return the position of its session."""
     store = await opening(state, mark)
     at = await begin(store)
@@ -103,7 +103,7 @@ def flipped(data, position):
 
 
 async def test_an_unchanged_store_opens_again(state, mark):
-    at = await begun(state, mark)
+    at = await used_store(state, mark)
     for _ in range(2):
         store = await opening(state, mark)
         assert (await store.read(LoadSession("a"))).sequence == at.sequence
@@ -111,8 +111,8 @@ async def test_an_unchanged_store_opens_again(state, mark):
         await store.close()
 
 
-async def test_a_restored_directory_is_refused(state, mark, tmp_path):
-    at = await begun(state, mark)
+async def test_a_restored_directory_is_rejected(state, mark, tmp_path):
+    at = await used_store(state, mark)
     shutil.copytree(state, tmp_path / "backup")
     store = await opening(state, mark)
     await step(store, at, records=(record(1),))
@@ -122,21 +122,19 @@ async def test_a_restored_directory_is_refused(state, mark, tmp_path):
     await assert_refused(state, mark, "an older state was restored")
 
 
-async def test_a_store_on_another_machine_is_refused(state, mark, tmp_path):
-    await begun(state, mark)
+async def test_a_store_on_another_machine_is_rejected(state, mark, tmp_path):
+    await used_store(state, mark)
     await assert_refused(state, tmp_path / "another machine" / "mark", "is missing")
 
 
-async def test_a_store_that_was_replaced_or_made_again_is_refused(
-    state, mark, tmp_path
-):
-    await begun(state, mark)
+async def test_a_replaced_or_recreated_store_is_rejected(state, mark, tmp_path):
+    await used_store(state, mark)
     (tmp_path / "new").mkdir()
     await assert_refused(tmp_path / "new", mark, "belongs to another state")
 
 
-async def test_a_damaged_mark_is_refused(state, mark):
-    await begun(state, mark)
+async def test_a_damaged_mark_is_rejected(state, mark):
+    await used_store(state, mark)
     data = mark.read_bytes()
     first, second = slots(data)
     another = padded(Mark(bytes(8), 0))
@@ -149,11 +147,11 @@ async def test_a_damaged_mark_is_refused(state, mark):
     await (await opening(state, mark)).close()
 
 
-async def test_half_a_mark_lets_nothing_pass_that_a_whole_one_refuses(
+async def test_half_a_mark_accepts_nothing_that_a_whole_one_rejects(
     state, mark, tmp_path
 ):
     """A lost slot may have held a higher generation than the other."""
-    at = await begun(state, mark)
+    at = await used_store(state, mark)
     shutil.copytree(state, tmp_path / "backup")
     store = await opening(state, mark)
     for number in (1, 2):
@@ -182,14 +180,14 @@ async def test_a_new_store_that_never_committed_needs_no_mark(state, mark):
     await (await opening(state, mark)).close()
 
 
-async def test_the_mark_is_there_before_the_first_commit(state, mark):
+async def test_the_mark_exists_before_the_first_commit(state, mark):
     """Else a crash right after that commit would look like a copied store."""
     store = await opening(state, mark)
     assert generation(mark) == 0
     await store.close()
 
 
-async def test_the_mark_follows_every_commit_before_its_answer(state, mark):
+async def test_the_mark_is_written_after_every_commit_before_its_answer(state, mark):
     store = await opening(state, mark)
     at = await begin(store)
     assert generation(mark) == 1
@@ -205,7 +203,7 @@ async def test_the_mark_follows_every_commit_before_its_answer(state, mark):
     await store.close()
 
 
-async def test_one_mark_per_batch(state, mark, monkeypatch):
+async def test_one_mark_is_written_per_batch(state, mark, monkeypatch):
     store = await opening(state, mark)
     written = []
     write = RollbackMark.write
@@ -220,7 +218,7 @@ async def test_one_mark_per_batch(state, mark, monkeypatch):
 async def test_a_crash_between_commit_and_mark_is_harmless(
     state, mark, tmp_path, monkeypatch
 ):
-    at = await begun(state, mark)
+    at = await used_store(state, mark)
     store = await opening(state, mark)
 
     def crash(*_):
@@ -241,10 +239,8 @@ async def test_a_crash_between_commit_and_mark_is_harmless(
 
 
 @pytest.mark.parametrize("how", ["_write_durably", "_write_slot"])
-async def test_a_full_disk_under_the_mark_fails_the_commit(
-    state, mark, monkeypatch, how
-):
-    at = await begun(state, mark)
+async def test_a_full_disk_for_the_mark_fails_the_commit(state, mark, monkeypatch, how):
+    at = await used_store(state, mark)
     store = await opening(state, mark)
     if how == "_write_slot":  # only the first is written to a new file
         at = await step(store, at, records=(record(0),))
@@ -274,7 +270,7 @@ async def test_a_full_disk_under_the_mark_fails_the_commit(
     await store.close()
 
 
-async def test_accepting_marks_the_open_sessions_once_and_for_all(
+async def test_accepting_a_restored_store_marks_its_open_sessions_permanently(
     state, mark, tmp_path
 ):
     store = await opening(state, mark)
@@ -305,7 +301,7 @@ async def test_accepting_marks_the_open_sessions_once_and_for_all(
     await later.close()
 
 
-async def test_a_server_that_was_restored_uses_no_number_that_clients_may_have_seen(
+async def test_a_restored_server_skips_session_numbers_that_clients_may_have_seen(
     state, mark
 ):
     store = await opening(state, mark)
@@ -322,9 +318,9 @@ async def test_a_server_that_was_restored_uses_no_number_that_clients_may_have_s
     await accepted.close()
 
 
-async def test_an_accepted_store_is_another_store(state, mark, tmp_path):
+async def test_an_accepted_store_invalidates_its_original(state, mark, tmp_path):
     """The one it was copied from, longer as it may be, fits the mark no more."""
-    at = await begun(state, mark)
+    at = await used_store(state, mark)
     shutil.copytree(state, tmp_path / "original")
     original_mark = tmp_path / "original mark" / "mark"
     original_mark.parent.mkdir()
@@ -337,10 +333,10 @@ async def test_an_accepted_store_is_another_store(state, mark, tmp_path):
     await assert_refused(tmp_path / "original", mark, "belongs to another state")
 
 
-async def test_a_crash_while_accepting_is_refused_again(
+async def test_an_interrupted_acceptance_is_rejected_again(
     state, mark, tmp_path, monkeypatch
 ):
-    await begun(state, mark)
+    await used_store(state, mark)
     shutil.copytree(state, tmp_path / "backup")
     await (await opening(state, mark, accept_restored=True)).close()
     shutil.copytree(tmp_path / "backup", state, dirs_exist_ok=True)
@@ -357,12 +353,12 @@ async def test_a_crash_while_accepting_is_refused_again(
     await assert_refused(state, mark, "belongs to another state")
 
 
-async def test_two_copies_of_one_store_never_run_at_once(
+async def test_two_copies_of_one_store_never_run_concurrently(
     state, mark, tmp_path, monkeypatch
 ):
     """Else both would answer, each in its way, from the same position."""
     monkeypatch.setattr(sqlite_file, "LOCK_TIMEOUT_SECONDS", 0.0)
-    at = await begun(state, mark)
+    at = await used_store(state, mark)
     copy = tmp_path / "copy"
     shutil.copytree(state, copy)
     first = await opening(state, mark)
@@ -378,8 +374,8 @@ async def test_two_copies_of_one_store_never_run_at_once(
     await assert_refused(copy, mark, "an older state was restored")
 
 
-async def test_a_start_waits_for_a_copy_that_is_just_going(state, mark):
-    await begun(state, mark)
+async def test_a_start_waits_for_a_copy_that_is_closing(state, mark):
+    await used_store(state, mark)
     going = RollbackMark(mark)
     going.hold(wait_seconds=0.0)
     waiting = asyncio.create_task(opening(state, mark))
@@ -388,8 +384,8 @@ async def test_a_start_waits_for_a_copy_that_is_just_going(state, mark):
     await (await waiting).close()
 
 
-async def test_a_store_that_was_not_opened_leaves_the_mark_free(state, mark):
-    await begun(state, mark)
+async def test_a_store_that_fails_to_open_releases_the_mark(state, mark):
+    await used_store(state, mark)
     right = mark.read_bytes()
     mark.write_bytes(b"")
     await assert_refused(state, mark, "is damaged")
@@ -398,9 +394,7 @@ async def test_a_store_that_was_not_opened_leaves_the_mark_free(state, mark):
 
 
 @pytest.mark.parametrize("found", ["another", "older", "missing", "damaged"])
-async def test_a_mark_that_was_exchanged_under_a_running_store_stops_it(
-    state, mark, found
-):
+async def test_a_mark_exchanged_under_a_running_store_stops_it(state, mark, found):
     store = await opening(state, mark)
     before = mark.read_bytes()
     at = await begin(store)
@@ -419,9 +413,7 @@ async def test_a_mark_that_was_exchanged_under_a_running_store_stops_it(
     await store.close()
 
 
-async def test_a_mark_whose_rename_was_not_made_durable_is_made_again(
-    mark, monkeypatch
-):
+async def test_a_mark_whose_rename_was_not_synced_is_written_again(mark, monkeypatch):
     def fail(*_):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -463,20 +455,20 @@ async def test_a_mark_that_did_not_reach_the_disk_is_written_again(
     await store.close()
 
 
-async def test_a_mark_inside_the_state_directory_is_refused(state):
+async def test_a_rollback_mark_inside_the_state_directory_is_rejected(state):
     for inside in (state / "mark", state / "deeper" / "mark", state / "." / "mark"):
         with pytest.raises(LocalProtocolError) as caught:
             await opening(state, inside)
         assert caught.value.code is ErrorCode.BAD_SETTINGS
 
 
-async def test_a_store_without_a_mark_is_never_refused(state, mark):
-    await begun(state, mark)
+async def test_a_store_without_a_mark_is_never_rejected(state, mark):
+    await used_store(state, mark)
     await (await opening(state, None)).close()
     await (await open_store("sqlite::memory:")).close()
 
 
-async def test_a_mark_that_cannot_be_read_is_a_failure_of_this_machine(state, mark):
+async def test_an_unreadable_mark_is_a_local_failure(state, mark):
     mark.mkdir(parents=True)
     with pytest.raises(ServiceError, match="cannot be read") as caught:
         await opening(state, mark)
@@ -485,7 +477,7 @@ async def test_a_mark_that_cannot_be_read_is_a_failure_of_this_machine(state, ma
     await (await opening(state, mark)).close()
 
 
-def test_a_mark_reads_what_it_wrote_and_nothing_else(mark):
+def test_a_mark_round_trips_and_damaged_bytes_are_rejected(mark):
     wanted = Mark(b"8 bytes.", 2**40)
     assert RollbackMark(mark).read() is None
     RollbackMark(mark).write(wanted)
@@ -495,7 +487,7 @@ def test_a_mark_reads_what_it_wrote_and_nothing_else(mark):
     assert Mark.decode(wanted.encode() + b"\0") is None
 
 
-def test_a_mark_is_synced_before_it_is_renamed_and_the_rename_after(mark, monkeypatch):
+def test_a_mark_is_synced_before_and_after_its_rename(mark, monkeypatch):
     steps = []
     fsync, replace = os.fsync, type(mark).replace
     monkeypatch.setattr(os, "fsync", lambda fd: steps.append("sync") or fsync(fd))
@@ -506,7 +498,7 @@ def test_a_mark_is_synced_before_it_is_renamed_and_the_rename_after(mark, monkey
     assert steps == ["sync", "rename", "sync"]
 
 
-def test_a_mark_that_continues_is_one_write_that_waits_for_the_disk(mark, monkeypatch):
+def test_a_continued_mark_is_one_synchronous_write(mark, monkeypatch):
     going = RollbackMark(mark)
     going.write(Mark(bytes(8), 1))
     file = mark.stat().st_ino
@@ -529,7 +521,9 @@ def test_a_mark_that_continues_is_one_write_that_waits_for_the_disk(mark, monkey
 
 
 @pytest.mark.parametrize("writes", [1, 2, 3])
-def test_a_mark_that_is_cut_anywhere_says_what_was_sent_and_nothing_less(mark, writes):
+def test_a_mark_truncated_anywhere_states_at_least_the_last_sent_generation(
+    mark, writes
+):
     """Whatever arrives of a write, in whatever order: what was sent stays known.
 
     Counts of commits that are far apart: a slot that was lost makes up for one.
@@ -584,7 +578,7 @@ def test_the_first_mark_of_a_process_replaces_the_file(mark):
     assert slots(mark.read_bytes())[0] == first
 
 
-def test_a_block_that_no_disk_can_read_is_a_slot_that_was_lost(mark, monkeypatch):
+def test_an_unreadable_block_of_a_mark_counts_as_a_lost_slot(mark, monkeypatch):
     going = RollbackMark(mark)
     for number in (1, 2):
         going.write(Mark(bytes(8), number))
@@ -613,7 +607,7 @@ def test_a_mark_of_a_renamed_or_shorter_store_replaces_both_slots(mark):
         assert first == second
 
 
-def test_the_mark_of_a_directory_lies_elsewhere_and_belongs_to_it(
+def test_the_default_mark_of_a_directory_lies_outside_it_and_is_unique(
     tmp_path, monkeypatch
 ):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -625,7 +619,7 @@ def test_the_mark_of_a_directory_lies_elsewhere_and_belongs_to_it(
     assert default_mark(tmp_path).is_relative_to(Path.home() / ".local" / "state")
 
 
-async def test_a_state_directory_has_a_mark_without_being_asked(tmp_path, monkeypatch):
+async def test_a_state_directory_has_a_mark_by_default(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
     state = tmp_path / "state"
     store = await open_state(state)
@@ -643,7 +637,7 @@ async def test_a_state_directory_has_a_mark_without_being_asked(tmp_path, monkey
     assert caught.value.code is ErrorCode.RESTORED_STATE
 
 
-def test_no_two_processes_have_a_mark_while_one_is_forgotten(mark):
+def test_no_two_processes_hold_a_mark_while_one_deletes_it(mark):
     """One that has opened the lock and waits holds the same lock as the next one."""
     going = RollbackMark(mark)
     going.write(Mark(bytes(8), 1))
@@ -659,7 +653,7 @@ def test_no_two_processes_have_a_mark_while_one_is_forgotten(mark):
     assert not RollbackMark(mark).delete_mark()
 
 
-def test_what_speaks_against_forgetting_a_mark_is_asked_under_its_lock(mark):
+def test_checks_before_deleting_a_mark_run_under_its_lock(mark):
     RollbackMark(mark).write(Mark(bytes(8), 1))
 
     def check():

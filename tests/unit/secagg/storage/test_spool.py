@@ -48,7 +48,7 @@ def is_stored(spool, digest=DIGEST, *, beyond=0):
     return not spool.missing_uploads(SESSION, {digest}, len(DATA) + beyond)
 
 
-def test_an_upload_arrives_in_chunks_and_becomes_visible_at_once(spool):
+def test_an_upload_in_chunks_becomes_visible_at_once(spool):
     assert spool.received(SESSION, "u") == 0
     assert send(spool, 0, DATA[:1000]) == 1000
     assert send(spool, 1000, DATA[1000:]) == len(DATA)
@@ -59,7 +59,7 @@ def test_an_upload_arrives_in_chunks_and_becomes_visible_at_once(spool):
     assert spool.read_upload(SESSION, DIGEST, 700, 5) == DATA[700:705]
 
 
-def test_repeated_and_overlapping_chunks_are_no_ops(spool):
+def test_repeated_and_overlapping_chunks_have_no_effect(spool):
     send(spool, 0, DATA[:1000])
     assert send(spool, 0, DATA[:1000]) == 1000
     assert send(spool, 500, DATA[500:800]) == 1000
@@ -69,7 +69,7 @@ def test_repeated_and_overlapping_chunks_are_no_ops(spool):
     assert spool.read_upload(SESSION, DIGEST, 0, len(DATA)) == DATA
 
 
-def test_a_gap_is_refused_and_the_next_offset_named(spool):
+def test_a_gap_is_rejected_and_the_next_offset_stated(spool):
     send(spool, 0, DATA[:10])
     with pytest.raises(ServiceError, match="only 10 have arrived") as caught:
         send(spool, 11, DATA[11:20])
@@ -77,14 +77,14 @@ def test_a_gap_is_refused_and_the_next_offset_named(spool):
     assert spool.received(SESSION, "u") == 10
 
 
-def test_bytes_beyond_the_total_are_refused(spool):
+def test_bytes_beyond_the_total_are_rejected(spool):
     with pytest.raises(RemoteProtocolError) as caught:
         send(spool, 0, DATA, total_size=len(DATA) - 1)
     assert caught.value.code is ErrorCode.UPLOAD_CORRUPT
     assert spool.received(SESSION, "u") == 0
 
 
-def test_a_corrupt_upload_is_discarded_and_begins_again(spool):
+def test_a_corrupt_upload_is_discarded_and_can_be_repeated(spool):
     send(spool, 0, DATA[:10])
     send(spool, 10, DATA[10:-1] + b"\x00")
     with pytest.raises(ServiceError, match="digest") as caught:
@@ -96,7 +96,7 @@ def test_a_corrupt_upload_is_discarded_and_begins_again(spool):
     spool.commit(SESSION, "u", DIGEST)
 
 
-def test_a_whole_upload_is_stored_at_once_and_only_with_its_digest(spool):
+def test_a_single_chunk_upload_is_stored_only_with_its_digest(spool):
     with pytest.raises(ServiceError, match="digest") as caught:
         send(spool, 0, DATA[:-1] + b"\x00")
     assert caught.value.code is ErrorCode.UPLOAD_CORRUPT
@@ -109,7 +109,7 @@ def test_a_whole_upload_is_stored_at_once_and_only_with_its_digest(spool):
     assert spool.read_upload(SESSION, DIGEST, 700, 5) == DATA[700:705]
 
 
-def test_a_whole_upload_after_a_piece_of_it_is_one_in_chunks(spool):
+def test_a_whole_upload_after_a_chunk_of_it_is_accepted(spool):
     send(spool, 0, DATA[:10])
     assert send(spool, 0, DATA) == len(DATA)
     spool.commit(SESSION, "u", DIGEST)
@@ -117,7 +117,7 @@ def test_a_whole_upload_after_a_piece_of_it_is_one_in_chunks(spool):
 
 
 @pytest.mark.parametrize("cut", [10, None])
-def test_one_sender_does_not_fill_the_disk_with_whole_uploads(spool, cut):
+def test_whole_uploads_of_one_sender_are_limited(spool, cut):
     other = DATA[::-1]
     digest = hashlib.sha256(other).digest()
     send(spool, 0, DATA)
@@ -139,7 +139,7 @@ def test_one_sender_cannot_open_a_second_upload(spool):
     send(spool, 0, DATA[:10], sender="v", digest=b"\x01" * 32)
 
 
-def test_no_upload_is_cut_into_any_number_of_objects(spool):
+def test_the_number_of_chunks_of_an_upload_is_limited(spool):
     data = bytes(2 * MIN_CHUNK_BYTES)
     other = {"digest": OTHER, "total_size": len(data)}
     for offset in range(SHORT_CHUNKS):
@@ -154,7 +154,7 @@ def test_no_upload_is_cut_into_any_number_of_objects(spool):
     assert send(spool, middle, data[middle:], **other) == len(data)
 
 
-def test_a_second_upload_never_takes_the_bytes_of_the_first():
+def test_a_second_upload_never_receives_the_bytes_of_the_first():
     blobs = MemoryBlobs()
     spool = UploadSpool(blobs)
     send(spool, 0, DATA[:10])
@@ -171,7 +171,7 @@ def test_a_second_upload_never_takes_the_bytes_of_the_first():
     assert UploadSpool(blobs).read_upload(SESSION, DIGEST, 0, len(DATA)) == DATA
 
 
-def test_discarding_forgets_both_kinds(spool):
+def test_discarding_removes_finished_and_partial_uploads(spool):
     send(spool, 0, DATA)
     spool.discard(SESSION, "u", DIGEST)
     assert spool.received(SESSION, "u") == 0
@@ -182,7 +182,7 @@ def test_discarding_forgets_both_kinds(spool):
     spool.discard(SESSION, "u", DIGEST)
 
 
-def test_reading_beyond_an_upload_is_a_failure_of_the_storage(spool):
+def test_reading_beyond_an_upload_is_a_storage_failure(spool):
     send(spool, 0, DATA)
     spool.commit(SESSION, "u", DIGEST)
     with pytest.raises(ServiceError) as caught:
@@ -193,7 +193,7 @@ def test_reading_beyond_an_upload_is_a_failure_of_the_storage(spool):
     assert caught.value.code is ErrorCode.STORAGE_FAILED
 
 
-def test_payload_and_sum_are_read_in_pieces(spool):
+def test_payload_and_sum_are_read_in_ranges(spool):
     assert spool.read(SESSION, PAYLOAD, 0, 10) is None
     spool.put(SESSION, PAYLOAD, b"payload")
     spool.put(SESSION, PAYLOAD, b"payload")
@@ -206,7 +206,7 @@ def test_payload_and_sum_are_read_in_pieces(spool):
     assert spool.read(OTHER, PAYLOAD, 0, 10) is None
 
 
-def test_uploads_go_first_and_then_the_whole_session(spool):
+def test_uploads_are_removed_first_and_then_the_whole_session(spool):
     spool.put(SESSION, SUM, b"sum")
     send(spool, 0, DATA)
     spool.commit(SESSION, "u", DIGEST)
@@ -235,7 +235,7 @@ def test_an_upload_continues_after_a_restart(tmp_path):
     assert third.read_upload(SESSION, DIGEST, 0, len(DATA)) == DATA
 
 
-def test_no_file_name_is_chosen_by_a_peer(tmp_path):
+def test_no_file_name_is_chosen_by_a_sender(tmp_path):
     spool = disk_spool(tmp_path)
     send(spool, 0, DATA[:10], sender="../../../../etc/passwd")
     inside = [path for path in tmp_path.rglob("*") if path.is_file()]
@@ -243,9 +243,7 @@ def test_no_file_name_is_chosen_by_a_peer(tmp_path):
     assert not any("passwd" in str(path) for path in inside)
 
 
-def test_a_full_disk_refuses_uploads_with_a_hint_when_to_come_back(
-    tmp_path, monkeypatch
-):
+def test_a_full_disk_rejects_uploads_with_a_retry_hint(tmp_path, monkeypatch):
     spool = disk_spool(tmp_path, min_free_bytes=1000)
     usage = namedtuple("usage", "total used free")  # noqa: PYI024 - as shutil's
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(0, 0, 999 + len(DATA)))
@@ -278,7 +276,7 @@ def test_a_failed_write_leaves_a_resumable_upload(tmp_path, monkeypatch):
     assert not list(tmp_path.rglob(".*"))
 
 
-def test_two_processes_take_the_chunks_of_one_upload(tmp_path):
+def test_two_processes_accept_chunks_of_one_upload(tmp_path):
     one, other = disk_spool(tmp_path), disk_spool(tmp_path)
     assert send(one, 0, DATA[:1000]) == 1000
     assert send(other, 1000, DATA[1000:2000]) == 2000
@@ -290,7 +288,7 @@ def test_two_processes_take_the_chunks_of_one_upload(tmp_path):
     assert one.read_upload(SESSION, DIGEST, 990, 1020) == DATA[990:2010]
 
 
-def test_a_chunk_that_came_to_another_process_meanwhile_is_not_replaced(
+def test_a_chunk_stored_by_another_process_meanwhile_is_not_replaced(
     tmp_path, monkeypatch
 ):
     one, other = disk_spool(tmp_path), disk_spool(tmp_path)
@@ -304,7 +302,7 @@ def test_a_chunk_that_came_to_another_process_meanwhile_is_not_replaced(
     one.commit(SESSION, "u", DIGEST)
 
 
-def test_an_upload_that_was_taken_survives_another_one_of_its_sender(tmp_path):
+def test_an_accepted_upload_survives_a_concurrent_one_of_its_sender(tmp_path):
     """Two digests at once, each at another process, so that neither sees the other."""
     one, other = disk_spool(tmp_path), disk_spool(tmp_path)
     seen, wrong = other._arrived(SESSION, "u"), b"\x00" * 32
@@ -319,7 +317,7 @@ def test_an_upload_that_was_taken_survives_another_one_of_its_sender(tmp_path):
     assert disk_spool(tmp_path).read_upload(SESSION, DIGEST, 0, len(DATA)) == DATA
 
 
-def test_no_object_has_its_name_before_its_bytes_are_on_the_disk(tmp_path, monkeypatch):
+def test_an_object_is_synced_before_it_is_linked(tmp_path, monkeypatch):
     spool, synced, linked = disk_spool(tmp_path), set(), []
     real_sync, real_link = os.fsync, os.link
 
@@ -346,7 +344,7 @@ def test_no_object_has_its_name_before_its_bytes_are_on_the_disk(tmp_path, monke
         assert directory.stat().st_ino in synced
 
 
-def test_a_spool_in_an_impossible_place_is_named(tmp_path):
+def test_an_unusable_spool_directory_is_reported(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ServiceError, match="file") as caught:
         UploadSpool(FileBlobs(tmp_path / "file" / "spool"))
@@ -360,7 +358,7 @@ def test_a_spool_can_be_sent_to_a_worker(tmp_path):
     assert copy.read(SESSION, SUM, 0, 10) == (b"sum", 3)
 
 
-def test_equal_digests_do_not_vouch_for_other_bytes(spool):
+def test_an_equal_digest_does_not_make_other_bytes_valid(spool):
     send(spool, 0, DATA)
     spool.commit(SESSION, "u", DIGEST)
     with pytest.raises(ServiceError):
@@ -377,7 +375,7 @@ def test_equal_digests_do_not_vouch_for_other_bytes(spool):
 
 
 @pytest.mark.parametrize("name", ["lost+found", "z" * 64, "A" * 64])
-def test_what_is_no_session_is_left_alone_and_named(tmp_path, caplog, name):
+def test_a_file_of_no_session_is_left_alone_and_named(tmp_path, caplog, name):
     spool = disk_spool(tmp_path)
     spool.put(SESSION, PAYLOAD, b"query")
     (tmp_path / "spool" / name).write_bytes(b"of another program")
@@ -387,7 +385,7 @@ def test_what_is_no_session_is_left_alone_and_named(tmp_path, caplog, name):
 
 
 @pytest.mark.parametrize("chunks", [1, 2])
-def test_an_upload_that_is_gone_or_cut_is_missing_and_can_come_again(chunks, tmp_path):
+def test_a_missing_or_truncated_upload_can_be_sent_again(chunks, tmp_path):
     spool, cut = disk_spool(tmp_path), len(DATA) // chunks
     for offset in range(0, len(DATA), cut):
         send(spool, offset, DATA[offset : offset + cut])

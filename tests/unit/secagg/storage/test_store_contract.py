@@ -178,7 +178,7 @@ async def bodies(store, key="a"):
 # --- 1: a change is stored whole, and an exception says nothing -----------------------
 
 
-async def test_records_come_back_in_order_with_their_senders(store):
+async def test_records_are_returned_in_order_with_their_senders(store):
     at = await begin(store)
     at = await append(store, at, advert("x", b"one"))
     at = await append(store, at, advert("y", b"two"), closed(b"three"))
@@ -194,7 +194,7 @@ async def test_records_come_back_in_order_with_their_senders(store):
     assert not stored.ended
 
 
-async def test_a_restarted_server_shows_the_quorum_that_it_would_have_shown(store):
+async def test_a_restarted_server_sends_the_same_quorum(store):
     """R5.3-13: with what a member of U3 has signed that signs nothing more."""
     parameters = signing_parameters_for(4, dimension=2)
     played = RecordedSession(parameters, [one_hot(n, 2, 1 << 20) for n in range(4)])
@@ -214,7 +214,7 @@ async def test_a_restarted_server_shows_the_quorum_that_it_would_have_shown(stor
     assert proof.index == 3
 
 
-async def test_a_tail_can_be_loaded_alone(store):
+async def test_a_tail_can_be_loaded_on_its_own(store):
     at = await append(store, await begin(store), advert("x"), advert("y"), closed())
     for after in range(4):
         stored = await store.read(LoadSession("a", after=after))
@@ -225,14 +225,14 @@ async def test_a_tail_can_be_loaded_alone(store):
         await store.read(LoadSession("a", after=4))
 
 
-async def test_an_unknown_session_loads_as_none_and_takes_no_change(store):
+async def test_an_unknown_session_loads_as_none_and_accepts_no_change(store):
     assert await store.read(LoadSession("a")) is None
     with pytest.raises(ServiceError, match="does not exist") as caught:
         await append(store, Committed(0, b"", None), advert("x"))
     assert caught.value.code is ErrorCode.STORAGE_FAILED
 
 
-async def test_a_refused_change_leaves_none_of_its_effects(store):
+async def test_a_rejected_change_has_no_effects(store):
     await begin(store, number=5)
     with pytest.raises(DuplicateRecordError):
         await begin(
@@ -268,13 +268,13 @@ async def test_a_refused_change_leaves_none_of_its_effects(store):
         {"settle": Settlement(task="t", session_id=b"", state=ChargeState.BOUND)},
     ],
 )
-def test_a_change_that_contradicts_itself_is_the_callers_fault(facts):
+def test_a_contradictory_change_is_a_caller_error(facts):
     with pytest.raises(LocalProtocolError):
         Change(key="a", **facts)
 
 
 @pytest.mark.parametrize(("kind", "sender"), [(-1, None), (1 << 16, None), (1, "")])
-def test_a_record_that_no_chain_can_hold_is_the_callers_fault(kind, sender):
+def test_a_record_that_no_chain_can_hold_is_a_caller_error(kind, sender):
     with pytest.raises(LocalProtocolError):
         Record(kind, sender, b"")
 
@@ -282,7 +282,7 @@ def test_a_record_that_no_chain_can_hold_is_the_callers_fault(kind, sender):
 # --- 2: the position is a count and a chain -------------------------------------------
 
 
-async def test_a_replica_that_is_behind_gets_what_it_missed_and_writes_nothing(
+async def test_a_replica_that_is_behind_receives_missed_records_and_writes_nothing(
     store, clock
 ):
     start = await begin(store, round=0, deadline_seconds=60.0)
@@ -308,14 +308,16 @@ async def test_another_history_of_the_same_length_is_not_continued(store):
     assert await bodies(store) == [b"advert"]
 
 
-async def test_a_writer_ahead_of_the_store_gets_the_whole_journal(store):
+async def test_a_writer_ahead_of_the_store_receives_the_whole_journal(store):
     at = await append(store, await begin(store), advert("x"))
     beyond = Committed(2, chain_next(at.chain, 1, closed()), None)
     answer = await append(store, beyond, advert("y"))
     assert (answer.whole, answer.records) == (True, (advert("x"),))
 
 
-async def test_a_timer_that_is_early_is_told_how_long_and_closes_nothing(store, clock):
+async def test_an_early_timer_receives_the_remaining_time_and_closes_nothing(
+    store, clock
+):
     at = await begin(store, round=0, deadline_seconds=60.0)
     clock.seconds += 40
     answer = await append(store, at, closed(), due=True)
@@ -334,7 +336,7 @@ async def test_a_round_without_a_deadline_is_never_due(store):
     assert answer == behind(at)
 
 
-async def test_a_change_that_does_not_wait_for_the_deadline_closes_early(store):
+async def test_a_change_that_is_not_due_based_may_close_a_round_early(store):
     at = await begin(store, round=0, deadline_seconds=60.0)
     assert isinstance(await append(store, at, closed()), Committed)
 
@@ -366,7 +368,7 @@ async def test_a_round_opens_again_without_a_record(store, clock):
     assert at.sequence == 0
 
 
-async def test_a_session_that_is_over_answers_with_its_receipt(store):
+async def test_an_ended_session_answers_with_its_receipt(store):
     at = await begin(store)
     await end(store, at, b"how it ended")
     for position in (at, Committed(7, b"", None)):
@@ -376,7 +378,7 @@ async def test_a_session_that_is_over_answers_with_its_receipt(store):
 # --- 3: numbers -----------------------------------------------------------------------
 
 
-async def test_a_number_is_claimed_once_and_only_upwards(store):
+async def test_a_session_number_is_claimed_once_and_only_upwards(store):
     assert await store.read(ReadTally(Side.SERVER, "task")) == SessionTally(0, 0)
     await begin(store, number=5)
     for number in (5, 4, 1):
@@ -388,7 +390,7 @@ async def test_a_number_is_claimed_once_and_only_upwards(store):
     assert (await store.read(ReadTally(Side.SERVER, "task"))).highest_number == 6
 
 
-async def test_numbers_count_by_role_task_and_peer(store):
+async def test_session_numbers_are_counted_by_role_task_and_peer(store):
     await begin(store, number=5)
     await begin(store, key="b", number=1, task="other")
     await begin(store, key="c", number=1, role=Side.CLIENT)
@@ -399,7 +401,7 @@ async def test_numbers_count_by_role_task_and_peer(store):
     ).highest_number == 2
 
 
-async def test_a_number_stays_claimed_after_end_and_purge(store, clock):
+async def test_a_session_number_stays_claimed_after_end_and_purge(store, clock):
     await end(store, await begin(store, number=5))
     clock.seconds += 1000 * 86400
     assert (await store.commit(PurgeReceipts(Retention()))) == ("a",)
@@ -418,7 +420,7 @@ async def test_a_session_is_created_once(store):
 # --- sessions that a task may spend ---------------------------------------------------
 
 
-async def test_spent_sessions_are_counted_once_each_and_for_good(store, clock):
+async def test_spent_sessions_are_counted_once_and_permanently(store, clock):
     at = await begin(store)
     at = await append(store, at, closed(), spend=True)
     at = await append(store, at, advert("x"), spend=True)
@@ -430,7 +432,7 @@ async def test_spent_sessions_are_counted_once_each_and_for_good(store, clock):
     assert await store.read(ReadTally(Side.SERVER, "task")) == SessionTally(1, 1)
 
 
-async def test_facts_of_a_task_come_with_a_change_and_stay(store, clock):
+async def test_facts_of_a_task_are_stored_with_a_change_and_persist(store, clock):
     at = await begin(store, number=1)
     assert (await store.read(ReadTally(Side.SERVER, "task"))).facts == b""
     at = await append(store, at, facts=b"first", spend=True)
@@ -454,7 +456,7 @@ async def test_facts_of_a_task_come_with_a_change_and_stay(store, clock):
     )
 
 
-async def test_a_task_opens_no_session_beyond_its_allowance(store):
+async def test_a_task_opens_no_session_beyond_its_session_limit(store):
     for number in (1, 2):
         at = await begin(store, key=str(number), number=number, allowed=2)
         await end(store, at, key=str(number))  # ended before anything was spent
@@ -470,14 +472,14 @@ async def test_a_task_opens_no_session_beyond_its_allowance(store):
     await begin(store, key="5", number=5, allowed=3)
 
 
-async def test_a_running_session_counts_as_one_that_may_be_spent(store):
+async def test_a_running_session_counts_as_possibly_spent(store):
     await begin(store, number=1, allowed=1)
     with pytest.raises(SessionsSpentError):
         await begin(store, key="b", number=2, allowed=1)
     await begin(store, key="c", number=1, allowed=1, task="another")
 
 
-async def test_a_session_that_is_spent_and_runs_counts_once(store):
+async def test_a_session_that_is_spent_and_running_counts_once(store):
     at = await begin(store, number=1, allowed=2)
     await append(store, at, spend=True)
     await begin(store, key="b", number=2, allowed=2)
@@ -485,7 +487,7 @@ async def test_a_session_that_is_spent_and_runs_counts_once(store):
         await begin(store, key="c", number=3, allowed=2)
 
 
-async def test_an_allowance_is_that_of_one_aggregator(store):
+async def test_a_session_limit_applies_to_one_aggregator(store):
     """Another one under the same name of a task cannot use it up."""
     for number, peer in enumerate(("a", "b", "b"), start=1):
         at = await begin(
@@ -506,7 +508,7 @@ async def test_an_allowance_is_that_of_one_aggregator(store):
     )
 
 
-async def test_a_task_without_an_allowance_opens_as_many_as_it_likes(store):
+async def test_a_task_without_a_session_limit_opens_any_number(store):
     for number in range(1, 5):
         at = await begin(store, key=str(number), number=number)
         await append(store, at, key=str(number), spend=True)
@@ -545,7 +547,7 @@ async def states(store):
     return [row.state for row in await store.read(ListCharges("task"))]
 
 
-async def test_a_charge_and_its_record_are_one_change(store, clock):
+async def test_a_charge_and_its_record_are_stored_in_one_change(store, clock):
     await charged(store, 1)
     (row,) = await store.read(ListCharges("task"))
     assert row.session_id == bytes([1]) * 32
@@ -566,7 +568,7 @@ async def test_charging_again_changes_nothing(store, clock):
     assert await store.read(ListCharges("task")) == before
 
 
-async def test_a_charge_beyond_the_budget_refuses_the_whole_change(store):
+async def test_a_charge_beyond_the_budget_rejects_the_whole_change(store):
     await charged(store, 1)
     await charged(store, 2)
     with pytest.raises(BudgetSpentError, match="given 2 sessions") as caught:
@@ -580,7 +582,7 @@ async def test_a_charge_beyond_the_budget_refuses_the_whole_change(store):
     assert isinstance(await append(store, at, key="4", charge=other), Committed)
 
 
-async def test_other_noise_under_the_same_name_is_refused(store):
+async def test_other_noise_under_the_same_task_name_is_rejected(store):
     await charged(store, 1)
     with pytest.raises(NoiseChangedError, match="changed its noise") as caught:
         await charged(store, 2, noise=b"\1" * 32)
@@ -589,14 +591,14 @@ async def test_other_noise_under_the_same_name_is_refused(store):
     assert len(await store.read(ListCharges("task"))) == 1
 
 
-async def test_other_noise_is_refused_even_when_all_was_given_back(store):
+async def test_other_noise_is_rejected_even_when_all_charges_are_void(store):
     at = await charged(store, 1)
     await end(store, at, key="1", settle=settlement(1, ChargeState.VOID))
     with pytest.raises(NoiseChangedError):
         await charged(store, 2, noise=b"\1" * 32)
 
 
-async def test_a_session_that_is_given_back_counts_no_more(store):
+async def test_a_void_charge_is_not_counted(store):
     for number in (1, 2):
         at = await charged(store, number)
         await end(
@@ -614,7 +616,7 @@ async def test_a_session_that_is_given_back_counts_no_more(store):
     assert found == Budget(given=3, void=1, left=2)
 
 
-async def test_no_more_sessions_come_back_than_the_task_has_sums(store):
+async def test_refunds_are_limited_to_the_number_of_sums(store):
     for number in (1, 2):
         at = await charged(store, number, allowed=1, refunds=1)
         void = settlement(number, ChargeState.VOID)
@@ -627,7 +629,7 @@ async def test_no_more_sessions_come_back_than_the_task_has_sums(store):
     ("first", "second"),
     list(itertools.product([ChargeState.KEPT, ChargeState.VOID], repeat=2)),
 )
-async def test_what_is_settled_stays_as_it_is(store, clock, first, second):
+async def test_a_settled_charge_does_not_change(store, clock, first, second):
     at = await charged(store, 1)
     await append(store, at, key="1", settle=settlement(1, first))
     before = await store.read(ListCharges("task"))
@@ -637,14 +639,14 @@ async def test_what_is_settled_stays_as_it_is(store, clock, first, second):
     assert await states(store) == [first]
 
 
-async def test_a_kept_charge_counts(store):
+async def test_a_kept_charge_is_counted(store):
     at = await charged(store, 1, allowed=1)
     await end(store, at, key="1", settle=settlement(1, ChargeState.KEPT))
     with pytest.raises(BudgetSpentError):
         await charged(store, 2, allowed=1)
 
 
-async def test_a_session_that_was_given_back_is_not_used_again(store):
+async def test_a_voided_session_is_not_charged_again(store):
     at = await charged(store, 1)
     at = await append(store, at, key="1", settle=settlement(1, ChargeState.VOID))
     with pytest.raises(InternalError, match="given back"):
@@ -652,13 +654,13 @@ async def test_a_session_that_was_given_back_is_not_used_again(store):
     assert await states(store) == [ChargeState.VOID]
 
 
-async def test_settling_what_was_never_charged_changes_nothing(store):
+async def test_settling_an_uncharged_session_changes_nothing(store):
     at = await client_session(store, 1)
     await end(store, at, key="1", settle=settlement(1, ChargeState.VOID))
     assert await store.read(ListCharges("task")) == ()
 
 
-async def test_a_change_that_comes_too_late_charges_and_settles_nothing(store):
+async def test_a_late_change_charges_and_settles_nothing(store):
     at = await charged(store, 1)
     answer = await end(
         store,
@@ -694,7 +696,7 @@ def claim(number, *, data="patients", **more):
     return Claim(**named | more)
 
 
-async def test_claims_are_kept_as_they_were_made(store, clock):
+async def test_claims_are_stored_as_made(store, clock):
     first = claim(1)
     second = claim(2, shift=0.1 + 0.2, distance=1e-17, added_delta=5e-324)
     other = claim(3, data="others", against=ClaimAdversary.BROKEN_MASKS)
@@ -710,21 +712,21 @@ async def test_claims_are_kept_as_they_were_made(store, clock):
     ]
 
 
-async def test_a_claim_that_was_checked_without_another_one_is_not_made(store):
+async def test_a_claim_checked_against_an_outdated_list_is_not_stored(store):
     assert await store.commit(PutClaim(claim(1), after=0))
     assert not await store.commit(PutClaim(claim(2), after=0))
     assert not await store.commit(PutClaim(claim(2), after=2))
     assert [row.claim for row in await store.read(ListClaims())] == [claim(1)]
 
 
-async def test_of_two_claims_at_once_one_is_made(store):
+async def test_of_two_concurrent_claims_one_is_stored(store):
     made = await asyncio.gather(
         *(store.commit(PutClaim(claim(number), after=0)) for number in (1, 2))
     )
     assert sorted(made) == [False, True]
 
 
-async def test_claims_outlive_everything_else(store, clock):
+async def test_claims_persist_after_end_and_purge(store, clock):
     await store.commit(PutClaim(claim(1), after=0))
     await end(store, await charged(store, 1), key="1")
     clock.seconds += 1000 * 86400
@@ -733,7 +735,7 @@ async def test_claims_outlive_everything_else(store, clock):
     assert await store.read(FindFaults()) == ()
 
 
-async def test_charges_outlive_end_and_purge(store, clock):
+async def test_charges_persist_after_end_and_purge(store, clock):
     await end(store, await charged(store, 1), key="1")
     clock.seconds += 1000 * 86400
     assert (await store.commit(PurgeReceipts(Retention()))) == ("1",)
@@ -743,7 +745,7 @@ async def test_charges_outlive_end_and_purge(store, clock):
 # --- 6: one message of each kind from each sender -------------------------------------
 
 
-async def test_a_second_record_of_a_sender_is_refused_and_named(store):
+async def test_a_second_record_of_a_sender_is_rejected_and_named(store):
     at = await append(store, await begin(store), advert("x", b"first"))
     with pytest.raises(DuplicateRecordError, match="'x'") as caught:
         await append(store, at, advert("y"), advert("x", b"second"))
@@ -754,12 +756,12 @@ async def test_a_second_record_of_a_sender_is_refused_and_named(store):
     assert at.sequence == 3
 
 
-async def test_what_a_server_decides_may_repeat(store):
+async def test_decisions_of_a_server_may_repeat(store):
     at = await append(store, await begin(store), closed(b"1"), closed(b"2"))
     assert at.sequence == 2
 
 
-async def test_two_sessions_may_hear_from_the_same_sender(store):
+async def test_two_sessions_may_receive_records_of_the_same_sender(store):
     await append(store, await begin(store), advert("x"))
     at = await append(
         store, await begin(store, key="b", number=2), advert("x"), key="b"
@@ -778,7 +780,7 @@ async def test_the_chain_is_computed_from_name_header_and_records(store):
     assert at.chain == chain_next(one, 1, closed(b"1"))
 
 
-def test_everything_that_is_stored_enters_the_chain():
+def test_everything_stored_enters_the_chain():
     starts = [
         chain_start(key, session(number, **facts))
         for key, number, facts in [
@@ -810,7 +812,7 @@ def test_everything_that_is_stored_enters_the_chain():
 # --- replacing what is no longer needed -----------------------------------------------
 
 
-async def test_a_resealed_session_holds_its_new_content_only(store):
+async def test_a_resealed_session_holds_only_its_new_content(store):
     start = await begin(store, header=b"seed")
     at = await append(store, start, advert("x"), closed(), round=2)
     resealed = await append(
@@ -832,7 +834,7 @@ async def test_a_resealed_session_holds_its_new_content_only(store):
 # --- 8: the end, and what stays -------------------------------------------------------
 
 
-async def test_the_end_erases_and_leaves_a_receipt(store):
+async def test_ending_a_session_erases_it_and_leaves_a_receipt(store):
     at = await append(store, await begin(store), advert("x"))
     assert isinstance(await end(store, at, b"receipt"), Committed)
     stored = await store.read(LoadSession("a"))
@@ -848,12 +850,12 @@ async def test_ending_twice_keeps_the_first_receipt(store):
     assert (await store.read(LoadSession("a"))).receipt == b"first"
 
 
-async def test_an_empty_receipt_is_still_an_end(store):
+async def test_an_empty_receipt_still_ends_a_session(store):
     await end(store, await begin(store), b"")
     assert (await store.read(LoadSession("a"))).ended
 
 
-async def test_a_replica_that_is_behind_ends_nothing(store):
+async def test_a_replica_that_is_behind_ends_no_session(store):
     start = await begin(store)
     await append(store, start, advert("x"))
     assert isinstance(await end(store, start), MissedRecords)
@@ -883,7 +885,7 @@ async def test_sessions_are_listed_by_role_task_and_state_newest_first(store, cl
     assert await keys(state=SessionState.ALL, before=row.position) == ["z"]
 
 
-async def test_a_purge_removes_old_receipts_and_nothing_that_runs(store, clock):
+async def test_a_purge_removes_old_receipts_and_no_running_session(store, clock):
     for number in range(1, 4):
         await end(
             store, await begin(store, key=str(number), number=number), key=str(number)
@@ -924,7 +926,7 @@ async def test_a_purge_keeps_the_newest_receipts_of_each_task(store, monkeypatch
     assert len(rows) == 6
 
 
-async def test_a_purge_counts_no_running_session_however_old(store):
+async def test_a_purge_does_not_count_running_sessions(store):
     await begin(store, key="running", number=1)
     for number in (2, 3, 4):
         at = await begin(store, key=str(number), number=number)
@@ -936,7 +938,7 @@ async def test_a_purge_counts_no_running_session_however_old(store):
 # --- tasks ----------------------------------------------------------------------------
 
 
-async def test_a_task_is_put_with_its_known_version(store):
+async def test_a_task_is_stored_with_its_expected_version(store):
     task = Task("task", TaskState.RUNNING, '{"sessions": 3}', b"plan")
     assert await store.commit(PutTask(task, expect_version=0))
     assert not await store.commit(PutTask(task, expect_version=0))
@@ -959,7 +961,7 @@ def seen(number, digest=b"a" * 32, key=b"k" * 32, domain="a.example"):
     return Trust(domain, key, number, digest)
 
 
-async def test_the_newest_revocation_list_is_remembered_for_key_and_domain(store):
+async def test_the_newest_revocation_list_is_stored_per_key_and_domain(store):
     key = b"k" * 32
     assert await store.read(ReadRevocations(key, "a.example")) is None
     rows = [
@@ -978,7 +980,7 @@ async def test_the_newest_revocation_list_is_remembered_for_key_and_domain(store
 
 
 @pytest.mark.parametrize("row", [seen(2), seen(3, b"b" * 32)], ids=["older", "other"])
-async def test_an_older_or_another_revocation_list_is_refused(store, row):
+async def test_an_older_or_different_revocation_list_is_rejected(store, row):
     await store.commit(RecordRevocations(seen(3)))
     with pytest.raises(RemoteProtocolError) as caught:
         await store.commit(RecordRevocations(row))
@@ -989,7 +991,7 @@ async def test_an_older_or_another_revocation_list_is_refused(store, row):
 # --- 9: many changes at once ----------------------------------------------------------
 
 
-async def test_changes_of_many_sessions_at_once_are_checked_one_by_one(store):
+async def test_concurrent_changes_of_many_sessions_are_checked_individually(store):
     starts = [
         await begin(store, key=str(number), number=number) for number in range(1, 51)
     ]
@@ -1014,7 +1016,7 @@ async def test_changes_of_many_sessions_at_once_are_checked_one_by_one(store):
         assert len((await store.read(LoadSession(str(number)))).records) == 1
 
 
-async def test_steps_of_one_session_in_one_batch_follow_each_other(store):
+async def test_steps_of_one_session_in_one_batch_are_applied_in_order(store):
     start = await begin(store)
     one = chain_next(start.chain, 0, advert("x"))
     answers = await asyncio.gather(
@@ -1027,7 +1029,7 @@ async def test_steps_of_one_session_in_one_batch_follow_each_other(store):
     assert stored.seconds_left is not None
 
 
-async def test_what_a_batch_did_before_counts_for_a_session_that_begins_in_it(store):
+async def test_a_session_created_in_a_batch_sees_earlier_changes_of_the_batch(store):
     """Also where the next change of the batch is rejected, and rolled back."""
     at = await begin(store, key="1", number=1)
     end_it = Change(key="1", expect=0, previous=at.chain, end=b"receipt")
@@ -1051,7 +1053,7 @@ async def test_what_a_batch_did_before_counts_for_a_session_that_begins_in_it(st
     assert await store.read(FindFaults()) == ()
 
 
-async def test_a_caller_that_goes_away_takes_no_change_with_it(store):
+async def test_a_cancelled_caller_does_not_cancel_its_change(store):
     start = await begin(store)
     waiting = asyncio.create_task(append(store, start, advert("x")))
     await asyncio.sleep(0)
@@ -1060,14 +1062,14 @@ async def test_a_caller_that_goes_away_takes_no_change_with_it(store):
     assert (await append(store, one, closed())).sequence == 2
 
 
-async def test_a_sound_store_has_no_findings(store):
+async def test_an_intact_store_has_no_faults(store):
     at = await charged(store, 1)
     await begin(store, key="b", number=2)
     await end(store, at, key="1")
     assert await store.read(FindFaults()) == ()
 
 
-async def test_a_closed_store_finishes_first_and_then_refuses(store):
+async def test_a_closing_store_finishes_pending_changes_and_rejects_new_ones(store):
     start = await begin(store)
     writing = asyncio.create_task(append(store, start, advert("x")))
     await asyncio.sleep(0)
@@ -1109,7 +1111,7 @@ async def test_a_closed_store_cannot_be_touched(store):
 # --- several writers ------------------------------------------------------------------
 
 
-async def test_what_a_writer_missed_is_told_without_a_change(store):
+async def test_missed_records_can_be_read_without_a_change(store):
     begun = await begin(store)
     at = await append(store, begun, advert("u"), advert("v"))
     missed = await store.read(ReadMissed("a", expect=0, previous=begun.chain))
@@ -1127,7 +1129,7 @@ async def test_what_a_writer_missed_is_told_without_a_change(store):
         await store.read(ReadMissed("b", expect=0, previous=b""))
 
 
-async def test_an_extension_never_brings_a_deadline_nearer(store, clock):
+async def test_an_extension_never_shortens_a_deadline(store, clock):
     at = await begin(store, round=1, deadline_seconds=60.0)
     longer = await append(store, at, deadline_seconds=90.0, extend=True)
     assert longer.seconds_left == 90.0
@@ -1142,7 +1144,7 @@ async def test_an_extension_never_brings_a_deadline_nearer(store, clock):
     assert isinstance(await append(store, at, closed(), due=True), Committed)
 
 
-async def test_one_session_of_a_task_is_open_at_a_time_if_its_owner_says_so(store):
+async def test_an_exclusive_session_is_the_only_open_one_of_its_task(store):
     at = await begin(store, alone=True)
     with pytest.raises(SessionConflictError, match="another one"):
         await begin(store, key="b", number=2, alone=True)
@@ -1156,7 +1158,7 @@ async def test_one_session_of_a_task_is_open_at_a_time_if_its_owner_says_so(stor
     assert (await store.read(ReadTally(Side.SERVER, "task"))).highest_number == 2
 
 
-async def test_a_session_opens_under_the_task_that_its_owner_knows(store):
+async def test_a_session_opens_only_under_the_known_version_of_its_task(store):
     task = Task("task", TaskState.RUNNING, "settings", b"plan")
     with pytest.raises(SessionConflictError, match="was changed"):
         await begin(store, task_version=1)
@@ -1169,7 +1171,7 @@ async def test_a_session_opens_under_the_task_that_its_owner_knows(store):
     await begin(store, key="b", number=2, task_version=2)
 
 
-async def test_facts_are_not_put_over_others_that_came_meanwhile(store):
+async def test_facts_do_not_overwrite_concurrent_ones(store):
     assert await store.commit(PutFacts("task", b"one", instead_of=b""))
     assert not await store.commit(PutFacts("task", b"two", instead_of=b""))
     at = await begin(store)
@@ -1178,7 +1180,7 @@ async def test_facts_are_not_put_over_others_that_came_meanwhile(store):
     assert (await store.read(ReadTally(Side.SERVER, "task"))).facts == b"three"
 
 
-async def test_a_lease_passes_on_when_it_has_expired_or_was_given_back(store, clock):
+async def test_a_lease_can_be_acquired_after_expiry_or_release(store, clock):
     one = await store.commit(AcquireLease("sum/a", holder="A", seconds=10.0))
     assert await store.commit(AcquireLease("sum/a", holder="B", seconds=10.0)) is None
     clock.seconds += 9
@@ -1200,7 +1202,7 @@ async def test_a_lease_passes_on_when_it_has_expired_or_was_given_back(store, cl
     assert await store.commit(RenewLease(four, seconds=1.0))
 
 
-async def test_a_change_under_a_lease_that_has_passed_on_writes_nothing(store, clock):
+async def test_a_change_under_a_lost_lease_writes_nothing(store, clock):
     at = await begin(store)
     lease = await store.commit(AcquireLease("sum/a", holder="A", seconds=10.0))
     at = await append(store, at, advert("u"), lease=lease)

@@ -23,11 +23,11 @@ OWN = Replica("own", "", "1.0", "agg")
         [row("own", "before")],
     ],
 )
-def test_one_name_is_let_in(rows):
+def test_one_aggregator_name_is_accepted(rows):
     refuse_other_names(OWN, rows)
 
 
-def test_another_name_is_refused_with_both():
+def test_different_aggregator_names_are_rejected_with_both_names():
     with pytest.raises(ServiceError, match=r"'agg'.*7400.*'other'") as caught:
         refuse_other_names(OWN, [row("one", "agg"), row("two", "other")])
     assert caught.value.code is ErrorCode.BAD_SETTINGS

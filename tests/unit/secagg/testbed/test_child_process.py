@@ -19,7 +19,7 @@ print('{"event": "half', end="")
 """
 
 
-async def test_a_line_that_is_no_event_goes_to_the_log(tmp_path, monkeypatch):
+async def test_a_line_that_is_no_event_is_logged(tmp_path, monkeypatch):
     (tmp_path / "talking_program.py").write_text(PROGRAM)
     monkeypatch.setenv("PYTHONPATH", ":".join([str(tmp_path), *sys.path]))
     heard = []
@@ -38,7 +38,7 @@ async def test_a_line_that_is_no_event_goes_to_the_log(tmp_path, monkeypatch):
         assert word in logged
 
 
-async def test_a_listener_that_fails_is_told_of(tmp_path, monkeypatch):
+async def test_a_failed_listener_is_reported(tmp_path, monkeypatch):
     (tmp_path / "talking_program.py").write_text(PROGRAM)
     monkeypatch.setenv("PYTHONPATH", ":".join([str(tmp_path), *sys.path]))
 
@@ -58,7 +58,7 @@ async def test_a_listener_that_fails_is_told_of(tmp_path, monkeypatch):
         await child.end()
 
 
-async def test_a_caller_that_stops_waiting_does_not_stop_the_listening(tmp_path):
+async def test_a_cancelled_waiter_does_not_stop_the_reader(tmp_path):
     """Else the next one to wait would be cancelled, and what it has to end left."""
     heard, lines = [], asyncio.StreamReader()
 
@@ -95,7 +95,7 @@ async def test_a_process_is_ended_although_its_reader_was_cancelled(tmp_path):
     assert ended.done()
 
 
-def test_a_child_process_inherits_no_settings(monkeypatch):
+def test_a_child_process_inherits_no_secagg_settings(monkeypatch):
     monkeypatch.setenv("SECAGG_SERVER_LISTEN", "0.0.0.0:443")
     found = child_environment({"MALLOC_ARENA_MAX": "2"})
     assert found["MALLOC_ARENA_MAX"] == "2"

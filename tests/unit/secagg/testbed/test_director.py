@@ -65,13 +65,13 @@ def processes(monkeypatch):
 
 
 @pytest.fixture
-def told():
+def reports():
     return []
 
 
 @pytest.fixture
-def director(tmp_path, told):
-    return Director(RunFolder(tmp_path), told.append)
+def director(tmp_path, reports):
+    return Director(RunFolder(tmp_path), reports.append)
 
 
 def program(name, on_event=lambda _: None):
@@ -93,7 +93,7 @@ async def with_clients(director, processes, clients, *, needed):
     return [processes.get_nowait() for _ in clients]
 
 
-async def test_no_process_outlives_a_run_however_it_ends(director, processes, tmp_path):
+async def test_no_process_survives_the_end_of_a_run(director, processes, tmp_path):
     """Also when one is started again just then, at the word of another."""
     again = program("a")
     clients = [again, program("b", lambda _: director.start_again(again))]
@@ -109,7 +109,7 @@ async def test_no_process_outlives_a_run_however_it_ends(director, processes, tm
     assert server.words == ["-m", "a.module", str(tmp_path), "word"]
 
 
-async def test_a_process_that_was_killed_has_not_failed_and_may_start_again(
+async def test_a_killed_process_does_not_count_as_failed_and_may_restart(
     director, processes
 ):
     async with director:
@@ -126,7 +126,7 @@ async def test_a_process_that_was_killed_has_not_failed_and_may_start_again(
 
 @pytest.mark.parametrize("reported", [True, False])
 async def test_a_run_ends_once_too_few_clients_can_continue(
-    director, processes, told, reported, monkeypatch
+    director, processes, reports, reported, monkeypatch
 ):
     monkeypatch.setattr(module, "_LAST_WORDS_SECONDS", 0)
     async with director:
@@ -147,7 +147,7 @@ async def test_a_run_ends_once_too_few_clients_can_continue(
     wanted = ErrorCode.DEADLINE if reported else ErrorCode.INTERNAL
     assert caught.value.code is wanted
     assert "c.log" in caught.value.next_step
-    assert [line.partition(":")[0] for line in told] == [
+    assert [line.partition(":")[0] for line in reports] == [
         "server listens on 127.0.0.1",
         "one of many in it cannot continue",
         "a cannot continue",
@@ -157,7 +157,7 @@ async def test_a_run_ends_once_too_few_clients_can_continue(
 
 @pytest.mark.parametrize("reported", [True, False])
 @pytest.mark.parametrize("listens", [True, False])
-async def test_the_failure_of_an_aggregator_is_that_of_the_run(
+async def test_the_failure_of_an_aggregator_fails_the_run(
     director, processes, reported, listens
 ):
     async def run():
@@ -179,7 +179,7 @@ async def test_the_failure_of_an_aggregator_is_that_of_the_run(
     assert caught.value.code is wanted
 
 
-async def test_an_aggregator_that_ends_knows_better_than_its_clients(
+async def test_the_error_of_an_aggregator_takes_precedence_over_client_errors(
     director, processes
 ):
     async with director:
@@ -194,7 +194,7 @@ async def test_an_aggregator_that_ends_knows_better_than_its_clients(
             await served
 
 
-async def test_an_aggregator_that_ends_before_it_listens_is_a_failure(
+async def test_an_aggregator_that_ends_before_it_listens_fails_the_run(
     director, processes
 ):
     async with director:
@@ -204,7 +204,7 @@ async def test_an_aggregator_that_ends_before_it_listens_is_a_failure(
             await starting
 
 
-async def test_the_failure_of_one_aggregator_of_several_ends_the_run(
+async def test_the_failure_of_one_of_several_aggregators_ends_the_run(
     director, processes, monkeypatch
 ):
     monkeypatch.setattr(module, "_LAST_WORDS_SECONDS", 0)
@@ -219,7 +219,7 @@ async def test_the_failure_of_one_aggregator_of_several_ends_the_run(
             await director.until_served()
 
 
-async def test_a_listener_that_fails_ends_the_run_and_every_process(
+async def test_a_failed_listener_ends_the_run_and_every_process(
     director, processes, monkeypatch
 ):
     """Its process is killed unheard: without it, the others would wait for ever."""
@@ -239,8 +239,8 @@ async def test_a_listener_that_fails_ends_the_run_and_every_process(
     assert [each.has_ended for each in started] == [True] * 3
 
 
-async def test_a_process_that_has_not_said_why_it_ended_is_quoted(
-    director, processes, told, tmp_path
+async def test_the_last_output_of_a_failed_process_is_quoted(
+    director, processes, reports, tmp_path
 ):
     """Its log is gone with the files of a command that keeps none."""
     async with director:
@@ -251,6 +251,6 @@ async def test_a_process_that_has_not_said_why_it_ended_is_quoted(
         log.write_text("Traceback ...\nMemoryError: \x1b[31mno room\n\n")
         a.leave(1)
         await director.until_clients_end()
-    assert told[-1] == (
+    assert reports[-1] == (
         "a cannot continue: it ended with status 1: MemoryError:  [31mno room"
     )

@@ -15,7 +15,7 @@ from secagg.transport.address import Address
         ("0.0.0.0:65535", "0.0.0.0", 65535),
     ],
 )
-def test_an_address_reads_and_writes_as_people_write_it(text, host, port):
+def test_an_address_round_trips_as_text(text, host, port):
     assert Address.parse(text) == Address(host, port)
     assert str(Address.parse(text)) == text
 
@@ -27,14 +27,14 @@ def test_an_address_reads_and_writes_as_people_write_it(text, host, port):
         *("::1:70", "[]:1", "host:¹", "host: 1"),
     ],
 )
-def test_anything_else_is_a_setting_to_correct(text):
+def test_an_invalid_address_is_bad_settings(text):
     with pytest.raises(ServiceError, match=r"client\.server: expected host") as caught:
         Address.parse(text, name="client.server")
     assert caught.value.code is ErrorCode.BAD_SETTINGS
     assert "127.0.0.1:7000" in caught.value.next_step
 
 
-def test_loopback_is_known_by_address_or_name():
+def test_loopback_is_detected_by_address_or_name():
     assert Address("127.0.0.9", 1).is_loopback
     assert Address("::1", 1).is_loopback
     assert Address("localhost", 1).is_loopback
@@ -42,7 +42,7 @@ def test_loopback_is_known_by_address_or_name():
     assert not Address("localhost.example.org", 1).is_loopback
 
 
-def test_a_taken_port_is_told_from_a_foreign_address():
+def test_a_port_in_use_is_distinguished_from_a_foreign_address():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

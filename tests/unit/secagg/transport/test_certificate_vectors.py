@@ -76,7 +76,7 @@ def test_a_certificate_names_one_party_or_none(row):
     assert row.get("code", code) == code
 
 
-def test_a_caller_without_tls_1_3_is_refused():
+def test_a_caller_without_tls_1_3_is_rejected():
     # R10.1-1
     (row,) = (row for row in ROWS if row["name"] == "a caller")
     connection = Connection(certificate_of(row), b"TLSv1.2")

@@ -5,14 +5,14 @@ from secagg.transport.peer_identity import PeerIdentity, Role
 
 
 @pytest.mark.parametrize("scheme", ["secagg", "spiffe"])
-def test_both_spellings_name_the_same_party(scheme):
+def test_both_uri_schemes_name_the_same_party(scheme):
     uri = f"{scheme}://td.example/client/phone_7.a-B"
     assert PeerIdentity.from_uris([uri]) == PeerIdentity(
         "td.example", Role.CLIENT, "phone_7.a-B"
     )
 
 
-def test_the_issued_spelling_reads_back():
+def test_the_issued_uri_round_trips():
     identity = PeerIdentity("td.example", Role.SERVER, "aggregator")
     assert PeerIdentity.from_uris([identity.uri]) == identity
 
@@ -44,13 +44,13 @@ def test_the_issued_spelling_reads_back():
         ["SECAGG://td.example/client/a"],
     ],
 )
-def test_anything_else_names_no_client(uris):
+def test_an_invalid_uri_names_no_client(uris):
     with pytest.raises(ServiceError) as caught:
         PeerIdentity.from_uris(uris)
     assert caught.value.code is ErrorCode.BAD_CERTIFICATE
 
 
-def test_the_longest_names_are_names():
+def test_names_up_to_the_maximum_length_are_accepted():
     assert len(PeerIdentity("td.example", Role.CLIENT, "a" * 255).name) == 255
     # 1 + 60 + 1 + ... fill a DNS name to its last character.
     domain = ".".join(["x" * 56] * 3 + ["y" * 57])
@@ -60,13 +60,13 @@ def test_the_longest_names_are_names():
 
 
 @pytest.mark.parametrize(("count", "is_cut"), [(3, False), (4, True)])
-def test_a_complaint_shows_three_uris_and_that_there_are_more(count, is_cut):
+def test_an_error_lists_at_most_three_uris(count, is_cut):
     with pytest.raises(ServiceError) as caught:
         PeerIdentity.from_uris(f"https://{n}.example" for n in range(count))
     assert ("..." in str(caught.value)) == is_cut
 
 
-def test_an_aggregator_is_spelled_a_second_time_as_a_dns_name():
+def test_an_aggregator_has_a_dns_name():
     identity = PeerIdentity("td.example", Role.SERVER, "aggregator")
     assert identity.dns_name == "aggregator.td.example.server.secagg.internal"
 
@@ -87,7 +87,7 @@ def test_an_aggregator_is_spelled_a_second_time_as_a_dns_name():
         (".".join(["x" * 60] * 4), "a"),
     ],
 )
-def test_a_server_has_a_name_that_dns_can_spell_in_one_way(trust_domain, name):
+def test_a_server_name_must_be_a_canonical_dns_label(trust_domain, name):
     with pytest.raises(ServiceError) as caught:
         PeerIdentity(trust_domain, Role.SERVER, name)
     assert caught.value.code is ErrorCode.BAD_CERTIFICATE
@@ -96,7 +96,7 @@ def test_a_server_has_a_name_that_dns_can_spell_in_one_way(trust_domain, name):
 
 
 @pytest.mark.parametrize("rest", ["", ".x", "x" * 40])
-def test_a_client_cannot_be_named_like_an_aggregator(rest):
+def test_a_client_name_must_not_imitate_an_aggregator(rest):
     spelled = PeerIdentity("td.example", Role.SERVER, "agg").dns_name
     with pytest.raises(ServiceError, match="reserved"):
         PeerIdentity("td.example", Role.CLIENT, spelled.upper() + rest)

@@ -52,16 +52,14 @@ def test_unchanged_files_are_the_same_identity(followed, tmp_path, caplog):
     assert not caplog.records
 
 
-def test_files_that_changed_since_they_were_loaded_are_noticed(
-    followed, tmp_path, authority
-):
+def test_files_changed_since_loading_are_detected(followed, tmp_path, authority):
     loaded = followed.identity
     replace(tmp_path, authority.issue_server("agg", ["127.0.0.1"], now=NOW))
     late = ReloadingIdentity(loaded, NOW.timestamp)
     assert late.refresh().certificate_chain != loaded.certificate_chain
 
 
-def test_a_renewed_certificate_is_used_and_said_once(
+def test_a_renewed_certificate_is_used_and_logged_once(
     followed, tmp_path, authority, caplog
 ):
     caplog.set_level("INFO")
@@ -73,14 +71,14 @@ def test_a_renewed_certificate_is_used_and_said_once(
     assert names(caplog) == ["certificate_renewed"]
 
 
-def test_a_further_authority_alone_is_a_renewal(followed, tmp_path):
+def test_an_added_authority_is_a_renewal(followed, tmp_path):
     other = CertificateAuthority.create("deployment.example", now=NOW)
     path = tmp_path / "ca.pem"
     path.write_bytes(path.read_bytes() + other.certificate_pem())
     assert other.certificate_pem() in followed.refresh().authorities
 
 
-def test_half_copied_files_are_refused_once_and_repair_themselves(
+def test_partially_copied_files_are_rejected_once_and_retried(
     followed, tmp_path, authority, caplog
 ):
     caplog.set_level("INFO")
@@ -94,7 +92,7 @@ def test_half_copied_files_are_refused_once_and_repair_themselves(
     assert names(caplog)[1:] == ["certificate_renewed"]
 
 
-def test_files_that_go_and_come_back_change_nothing(followed, tmp_path, caplog):
+def test_files_that_are_removed_and_restored_change_nothing(followed, tmp_path, caplog):
     first = followed.identity
     path = tmp_path / "server.pem"
     data = path.read_bytes()
@@ -106,7 +104,7 @@ def test_files_that_go_and_come_back_change_nothing(followed, tmp_path, caplog):
     assert names(caplog) == ["certificate_refused"]
 
 
-def test_one_that_is_not_valid_yet_is_used_when_it_is(
+def test_a_certificate_not_yet_valid_is_used_once_it_is_valid(
     followed, tmp_path, authority, caplog
 ):
     clock = ManualClock(date=NOW.timestamp())
@@ -120,7 +118,7 @@ def test_one_that_is_not_valid_yet_is_used_when_it_is(
     assert names(caplog) == ["certificate_refused"]
 
 
-def test_a_certificate_of_another_server_needs_a_restart(
+def test_a_certificate_of_another_server_requires_a_restart(
     followed, tmp_path, authority, caplog
 ):
     first = followed.identity

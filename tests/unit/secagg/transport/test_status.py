@@ -12,7 +12,7 @@ from secagg.wire.errors import TRAVELLING
 
 
 @pytest.mark.parametrize("code", sorted(TRAVELLING), ids=lambda code: code.name)
-def test_an_error_survives_the_way_through_a_status(code):
+def test_an_error_round_trips_through_a_status(code):
     before = RemoteProtocolError("why", code=code, sender="c1", next_step="do")
     after = status.error_of(*status.status_of(before))
     assert type(after) is type(before)
@@ -20,19 +20,19 @@ def test_an_error_survives_the_way_through_a_status(code):
     assert vars(after) == vars(before)
 
 
-def test_a_fault_of_the_aggregator_itself_travels_without_its_text():
+def test_an_internal_error_is_sent_in_a_status_without_its_text():
     told = status.status_of(LocalProtocolError("state of client c7"))
     assert told[0] is grpc.StatusCode.INTERNAL
     assert "c7" not in repr(told)
 
 
-def test_every_number_that_travels_has_a_status():
+def test_every_travelling_code_has_a_status():
     for code in ErrorCode:
         is_internal = status.status_code(code) is grpc.StatusCode.INTERNAL
         assert is_internal == (code not in TRAVELLING or code is ErrorCode.INTERNAL)
 
 
-def test_an_answer_that_is_final_is_not_retried_blindly_by_grpc():
+def test_a_final_answer_disables_grpc_retries():
     _, _, metadata = status.status_of(
         ServiceError("stopping", code=ErrorCode.SHUTTING_DOWN)
     )
@@ -53,7 +53,9 @@ def test_an_answer_that_is_final_is_not_retried_blindly_by_grpc():
         (grpc.StatusCode.UNKNOWN, ErrorCode.INTERNAL, False),
     ],
 )
-def test_a_status_without_detail_speaks_of_the_way_there(code, expected, retried):
+def test_a_status_without_detail_is_reported_as_a_connection_error(
+    code, expected, retried
+):
     error = status.error_of(code, "text of a proxy", ())
     assert isinstance(error, ServiceError)
     assert error.code is expected
@@ -61,7 +63,7 @@ def test_a_status_without_detail_speaks_of_the_way_there(code, expected, retried
     assert "text of a proxy" in str(error)
 
 
-def test_a_message_over_the_limit_is_not_taken_for_overload():
+def test_a_message_over_the_limit_is_not_reported_as_overload():
     error = status.error_of(
         grpc.StatusCode.RESOURCE_EXHAUSTED,
         "SERVER: Received message larger than max (5 vs. 4)",

@@ -192,7 +192,7 @@ def raised():
                     yield named.attr, (kinds or [usual])[0]
 
 
-def test_whose_fault_a_number_is_agrees_with_what_raises_it():
+def test_error_classes_on_the_page_match_the_code_that_raises_them():
     found = set(raised())
     assert len(found) > 15
     assert found >= UNUSUAL
@@ -202,11 +202,11 @@ def test_whose_fault_a_number_is_agrees_with_what_raises_it():
         assert type(usual_error(ErrorCode[name])).__name__ == kind, name
 
 
-def test_both_layers_agree_on_streams():
+def test_aggregator_and_transport_limits_agree_on_streams():
     assert AggregatorLimits().watches_per_identity == LIMITS.watches_at_once
 
 
-def test_every_reason_to_end_a_connection_is_on_the_page():
+def test_every_rejection_reason_is_on_the_page():
     for reason in Rejection:
         assert f"`{reason.value}`" in PAGE or reason is Rejection.STOPPING, reason
 

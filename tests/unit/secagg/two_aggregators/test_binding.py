@@ -47,7 +47,7 @@ def stays_until_checked(client, way, name):
 
 
 @pytest.mark.parametrize("turned", ["leader", "helper"])
-def test_no_share_leaves_for_another_than_the_one_that_has_made_the_offer(turned):
+def test_a_share_is_sent_only_to_the_aggregator_that_made_the_offer(turned):
     async def main(clock):
         deployment = TwoAggregators(clock, noise_for())
         summing = asyncio.ensure_future(deployment.leader.next_sum())
@@ -121,7 +121,7 @@ def test_no_share_leaves_where_a_proxy_could_read_it(proxied):
 
 
 @pytest.mark.parametrize("renamed", ["leader", "helper"])
-def test_a_renamed_aggregator_does_not_start_with_an_open_session(renamed):
+def test_a_renamed_party_does_not_start_with_an_open_session(renamed):
     async def main(clock):
         deployment = TwoAggregators(clock, noise_for())
         summing = asyncio.ensure_future(deployment.leader.next_sum())

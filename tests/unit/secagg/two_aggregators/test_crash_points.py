@@ -173,7 +173,7 @@ def session(part, at, other):
 
 @pytest.mark.parametrize("first", [1, 3])
 @pytest.mark.parametrize("part", PARTS)
-def test_a_client_that_dies_anywhere_draws_one_noise_and_counts_each_client_once(
+def test_a_client_crash_anywhere_draws_one_noise_and_counts_each_client_once(
     part, first, drawn
 ):
     modulus = noise_for().parameters.modulus

@@ -117,7 +117,7 @@ def assert_no_more_than(delta, measured):
     assert found - STANDARD_ERRORS * deviation <= delta
 
 
-def test_what_is_left_without_the_noise_of_one_protects_as_stated(noises):
+def test_the_noise_without_one_aggregators_part_satisfies_the_claim(noises):
     released, of_helper, of_leader = noises
     report = stated()
     alone, both = report.aggregator.epsilon, report.reader.epsilon
@@ -134,7 +134,7 @@ def test_what_is_left_without_the_noise_of_one_protects_as_stated(noises):
             assert_no_more_than(DELTA, lost(left, both, 1))
 
 
-def test_readers_face_the_noise_of_both(noises):
+def test_readers_face_the_noise_of_both_aggregators(noises):
     released, of_helper, of_leader = noises
     statistic, freedom = pearson(released, law(2))
     assert statistic < scipy.stats.chi2.isf(FALSE_ALARM, freedom)
@@ -146,7 +146,7 @@ def test_readers_face_the_noise_of_both(noises):
     assert abs(together) < STANDARD_ERRORS / math.sqrt(ENTRIES)
 
 
-def test_three_percent_less_noise_would_be_noticed(noises):
+def test_three_percent_less_noise_of_one_aggregator_is_detected(noises):
     released, of_helper, _ = noises
     report = stated(Fraction(100, 97))
     with pytest.raises(AssertionError):

@@ -46,7 +46,7 @@ def chunk(session_id, data):
 
 
 @pytest.mark.parametrize(("asked", "left"), [(20, 7), (21, 3)])
-def test_a_leader_that_only_asks_does_not_fill_the_helpers_store(
+def test_requests_of_a_leader_do_not_fill_the_store_of_the_helper(
     monkeypatch, asked, left
 ) -> None:
     """Nor when it steps over numbers that an operator might look at."""
@@ -87,7 +87,7 @@ async def opened(clock, **task):
     return deployment, helper, offer
 
 
-def asks(deployment, helper, offer, names):
+def send_accepted(deployment, helper, offer, names):
     accepted = AcceptedShares(offer.encode(), tuple(names)).encode()
     return deployment.helper.answer("leader", chunk(helper.session_id, accepted))
 
@@ -105,14 +105,18 @@ def asks(deployment, helper, offer, names):
         ({"session_end": 1}, ErrorCode.SESSION_OVER),
     ],
 )
-def test_the_helper_answers_for_its_own_session_alone(change, code) -> None:
+def test_the_helper_answers_only_for_its_own_session(change, code) -> None:
     async def main(clock):
         deployment, helper, offer = await opened(clock)
         with pytest.raises(RemoteProtocolError) as refused:
-            await asks(deployment, helper, replace(offer, **change), ["c0", "c1", "c2"])
+            await send_accepted(
+                deployment, helper, replace(offer, **change), ["c0", "c1", "c2"]
+            )
         assert refused.value.code is code
         # What was refused has fixed nothing.
-        assert (await asks(deployment, helper, offer, ["c0", "c1", "c2"])).complete
+        assert (
+            await send_accepted(deployment, helper, offer, ["c0", "c1", "c2"])
+        ).complete
 
     run(main)
 
@@ -121,28 +125,28 @@ def test_the_helper_answers_for_its_own_session_alone(change, code) -> None:
     "names",
     [["c1", "c0", "c2"], ["c0", "c0", "c1", "c2"], ["", "c0", "c1", "c2"]],
 )
-def test_a_list_is_a_set_in_one_order(names) -> None:
+def test_a_list_of_names_must_be_a_sorted_set(names) -> None:
     async def main(clock):
         deployment, helper, offer = await opened(clock)
         with pytest.raises(RemoteProtocolError) as refused:
-            await asks(deployment, helper, offer, names)
+            await send_accepted(deployment, helper, offer, names)
         assert refused.value.code is ErrorCode.BAD_ENCODING
 
     run(main)
 
 
-def test_behind_its_end_a_session_is_answered_no_more() -> None:
+def test_a_session_past_its_end_is_not_answered() -> None:
     async def main(clock):
         deployment, helper, offer = await opened(clock)
         clock.advance(helper.session_end - clock.date())
         with pytest.raises(RemoteProtocolError) as refused:
-            await asks(deployment, helper, offer, ["c0", "c1", "c2"])
+            await send_accepted(deployment, helper, offer, ["c0", "c1", "c2"])
         assert refused.value.code is ErrorCode.SESSION_OVER
 
     run(main)
 
 
-def test_a_leader_cannot_use_up_all_session_numbers() -> None:
+def test_a_leader_cannot_exhaust_the_session_numbers() -> None:
     async def main(clock):
         deployment = TwoAggregators(clock, noise_for())
         with pytest.raises(RemoteProtocolError) as refused:
@@ -161,7 +165,7 @@ def test_a_leader_cannot_use_up_all_session_numbers() -> None:
 
 
 @pytest.mark.parametrize("lie", [(1 << 63) - 1, 1 << 40, 1, 0])
-def test_a_helper_cannot_use_up_all_session_numbers(lie) -> None:
+def test_a_helper_cannot_exhaust_the_session_numbers(lie) -> None:
     """Nor have a session stood upon twice."""
 
     async def main(clock):
@@ -188,7 +192,7 @@ def test_a_helper_cannot_use_up_all_session_numbers(lie) -> None:
     run(main)
 
 
-def test_a_leader_stands_on_a_helper_that_numbers_by_the_clock() -> None:
+def test_a_leader_accepts_a_helper_that_numbers_by_the_clock() -> None:
     """Its store was restored; so it does for one with no store."""
 
     async def main(clock):
@@ -204,11 +208,11 @@ def test_a_leader_stands_on_a_helper_that_numbers_by_the_clock() -> None:
     run(main)
 
 
-def test_a_leader_that_names_clients_without_seeds_gets_nothing() -> None:
+def test_a_leader_naming_clients_without_seeds_receives_nothing() -> None:
     async def main(clock):
         deployment, helper, offer = await opened(clock)
         names = ["c0", "c1", "c3", "invented-1", "invented-2"]
-        assert (await asks(deployment, helper, offer, names)).complete
+        assert (await send_accepted(deployment, helper, offer, names)).complete
         piece = await deployment.helper.answer(
             "leader", FetchChunk(helper.session_id, Blob.SUM, 0)
         )
@@ -217,7 +221,7 @@ def test_a_leader_that_names_clients_without_seeds_gets_nothing() -> None:
     run(main)
 
 
-def test_a_client_has_one_share_at_each() -> None:
+def test_a_client_has_one_share_at_each_aggregator() -> None:
     async def main(clock):
         deployment, helper, offer = await opened(clock)
         first = HelperShare.decode(bytes(32) + offer.session_id).encode()
@@ -241,10 +245,10 @@ def test_a_client_has_one_share_at_each() -> None:
     run(main)
 
 
-def test_a_late_seed_changes_nothing() -> None:
+def test_a_late_seed_has_no_effect() -> None:
     async def main(clock):
         deployment, helper, offer = await opened(clock)
-        await asks(deployment, helper, offer, ["c0", "c1", "c2"])
+        await send_accepted(deployment, helper, offer, ["c0", "c1", "c2"])
         late = HelperShare.decode(bytes(32) + offer.session_id).encode()
         with pytest.raises(ServiceError) as refused:
             await deployment.helper.answer("late", chunk(helper.session_id, late))
@@ -270,7 +274,7 @@ def test_a_late_seed_changes_nothing() -> None:
         ),
     ],
 )
-def test_a_helper_that_lies_ends_the_session_without_a_sum(lie, words) -> None:
+def test_a_malicious_helper_ends_the_session_without_a_sum(lie, words) -> None:
     def changed(piece):
         data = lie(NoisyShare.decode(piece.data)).encode()
         return BlobChunk(data, len(data))
@@ -295,7 +299,7 @@ def test_a_helper_that_lies_ends_the_session_without_a_sum(lie, words) -> None:
     run(main)
 
 
-def test_a_client_that_uploads_no_vector_is_refused() -> None:
+def test_a_client_that_uploads_no_vector_is_rejected() -> None:
     async def main(clock):
         deployment = TwoAggregators(clock, noise_for())
         summing = asyncio.ensure_future(deployment.leader.next_sum())
@@ -311,7 +315,7 @@ def test_a_client_that_uploads_no_vector_is_refused() -> None:
     run(main)
 
 
-def test_what_has_no_meaning_between_two_is_no_call() -> None:
+def test_calls_without_meaning_between_two_aggregators_are_rejected() -> None:
     async def main(clock):
         deployment, helper, offer = await opened(clock)
         update = GetUpdate(offer.session_id, Round.MASKED_INPUT_COLLECTION)
@@ -361,7 +365,7 @@ def test_an_unauthenticated_peer_reads_no_sum() -> None:
         ({"parameters": noise_for(rho=50).parameters}, ErrorCode.BAD_CONFIG),
     ],
 )
-def test_a_leader_stands_on_no_session_that_it_cannot_accept(lie, code) -> None:
+def test_a_leader_rejects_a_helper_session_that_it_cannot_accept(lie, code) -> None:
     async def main(clock):
         deployment = TwoAggregators(
             clock,
@@ -381,7 +385,7 @@ def test_a_leader_stands_on_no_session_that_it_cannot_accept(lie, code) -> None:
     run(main)
 
 
-def test_a_client_gives_to_no_number_twice() -> None:
+def test_a_client_contributes_to_no_session_number_twice() -> None:
     """That the leader repeats one is no fault of the client's disk."""
 
     async def main(clock):
@@ -411,7 +415,7 @@ def test_a_client_gives_to_no_number_twice() -> None:
     run(main)
 
 
-def lying_pair(deployment, change):
+def forged_offers(deployment, change):
     """Return ways to both on which each offer is changed, and they still fit."""
     shown = {}
 
@@ -436,12 +440,14 @@ def lying_pair(deployment, change):
         ({"task_id": "other"}, ErrorCode.POLICY_VIOLATION),
     ],
 )
-def test_a_client_joins_no_pair_that_lies_together(change, code) -> None:
+def test_a_client_rejects_matching_false_offers_of_both_aggregators(
+    change, code
+) -> None:
     async def main(clock):
         deployment = TwoAggregators(clock, noise_for())
         summing = asyncio.ensure_future(deployment.leader.next_sum())
         await clock.sleep_until(clock.now() + 1.0)
-        client = deployment.client("c", **lying_pair(deployment, change))
+        client = deployment.client("c", **forged_offers(deployment, change))
         with pytest.raises(RemoteProtocolError) as refused:
             await client.contribute(VECTORS[0])
         assert refused.value.code is code
@@ -450,7 +456,7 @@ def test_a_client_joins_no_pair_that_lies_together(change, code) -> None:
     run(main)
 
 
-def test_who_answers_and_who_is_named_are_both_the_expected_one() -> None:
+def test_the_connected_and_the_named_aggregator_must_both_match() -> None:
     async def main(clock):
         deployment = TwoAggregators(clock, noise_for())
         summing = asyncio.ensure_future(deployment.leader.next_sum())
@@ -497,7 +503,7 @@ def test_who_answers_and_who_is_named_are_both_the_expected_one() -> None:
         ),
     ],
 )
-def test_a_leader_that_lies_about_the_sum_is_noticed_as_far_as_can_be(
+def test_a_false_sum_of_the_leader_is_detected_by_its_hash(
     request_class, lie, code
 ) -> None:
     async def main(clock):
@@ -515,7 +521,7 @@ def test_a_leader_that_lies_about_the_sum_is_noticed_as_far_as_can_be(
     run(main)
 
 
-def test_a_second_vector_for_the_leader_is_refused() -> None:
+def test_a_second_vector_for_the_leader_is_rejected() -> None:
     async def main(clock):
         deployment = TwoAggregators(clock, noise_for())
         summing = asyncio.ensure_future(deployment.leader.next_sum())

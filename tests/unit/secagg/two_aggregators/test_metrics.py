@@ -24,7 +24,7 @@ def series(meter, readings):
     return {name: float(value) for name, value in pairs}
 
 
-def houses(clock, noise=None, **changes):
+def scraped_pair(clock, noise=None, **changes):
     meters = PrometheusMeter(), PrometheusMeter()
     deployment = TwoAggregators(clock, noise or noise_for(), meters=meters, **changes)
 
@@ -39,9 +39,9 @@ def houses(clock, noise=None, **changes):
     return deployment, scraped
 
 
-def test_a_sum_is_counted_by_both() -> None:
+def test_a_sum_is_counted_by_both_aggregators() -> None:
     async def main(clock):
-        deployment, scraped = houses(clock)
+        deployment, scraped = scraped_pair(clock)
         before = await scraped()
         await deployment.give(VECTORS)
         return before, await scraped()
@@ -76,9 +76,9 @@ def test_a_sum_is_counted_by_both() -> None:
     assert leader['secagg_calls_total{method="UploadChunk"}'] == 4
 
 
-def test_an_open_session_says_whose_shares_are_here() -> None:
+def test_metrics_of_an_open_session_count_received_shares() -> None:
     async def main(clock):
-        deployment, scraped = houses(clock)
+        deployment, scraped = scraped_pair(clock)
         summing = asyncio.ensure_future(deployment.leader.next_sum())
         giving = [
             asyncio.ensure_future(deployment.client(f"c{k}").contribute(VECTORS[k]))
@@ -96,9 +96,9 @@ def test_an_open_session_says_whose_shares_are_here() -> None:
         assert found[f'secagg_round_expected{{task="{TASK}"}}'] == 4
 
 
-def test_what_fails_is_counted_by_its_code() -> None:
+def test_failures_are_counted_by_code() -> None:
     async def main(clock):
-        deployment, scraped = houses(clock)
+        deployment, scraped = scraped_pair(clock)
         with pytest.raises(SessionAbortedError):
             await deployment.leader.next_sum()
         # The leader continues without the helper's session, whatever it held.
@@ -138,9 +138,11 @@ class Away(Between):
         (ErrorCode.TASK_OVER, 1),
     ],
 )
-def test_a_helper_that_is_away_is_seen_before_a_session_fails(code, answers) -> None:
+def test_an_unreachable_helper_is_reported_before_a_session_fails(
+    code, answers
+) -> None:
     async def main(clock):
-        deployment, scraped = houses(
+        deployment, scraped = scraped_pair(
             clock, helper_way=lambda way: Away(way, ServiceError("away", code=code))
         )
         with pytest.raises(SessionAbortedError):
@@ -152,11 +154,11 @@ def test_a_helper_that_is_away_is_seen_before_a_session_fails(code, answers) -> 
     assert not any("secagg_sessions_total{" in name for name in found)
 
 
-def test_a_helper_that_is_paused_answers() -> None:
+def test_a_paused_helper_is_reported_as_up() -> None:
     """And of a leader that asks for nothing, nothing is said."""
 
     async def main(clock):
-        deployment, scraped = houses(clock)
+        deployment, scraped = scraped_pair(clock)
         await deployment.helper.set_state(TaskState.PAUSED)
         with pytest.raises(SessionAbortedError, match="answers, but offers no") as one:
             await deployment.leader.next_sum()
@@ -176,9 +178,9 @@ def test_a_helper_that_is_paused_answers() -> None:
     assert not any("peer" in name for name in idle)
 
 
-def test_a_store_that_refuses_is_counted(monkeypatch) -> None:
+def test_store_errors_are_counted(monkeypatch) -> None:
     async def main(clock):
-        deployment, scraped = houses(clock)
+        deployment, scraped = scraped_pair(clock)
         await deployment.helper.answer("leader", GetOffer(TASK))
 
         async def refuse(_):
@@ -192,9 +194,9 @@ def test_a_store_that_refuses_is_counted(monkeypatch) -> None:
     assert run(main)["secagg_store_errors_total"] == 1
 
 
-def test_no_measurement_names_a_client() -> None:
+def test_no_metric_names_a_client() -> None:
     async def main(clock):
-        deployment, scraped = houses(clock)
+        deployment, scraped = scraped_pair(clock)
         await deployment.give(VECTORS)
         return await scraped()
 

@@ -68,7 +68,7 @@ class Both:
     def way(self, name, client):
         return InMemoryConnection(self.servers[name], client, aggregator=name)
 
-    def give(self, task):
+    def contribute_all(self, task):
         pair = self.pairs[task]
         return asyncio.gather(
             pair.leader.next_sum(),
@@ -87,10 +87,10 @@ class Both:
         return self.way("leader", NAMES[0]).call(call)
 
 
-def test_two_tasks_run_side_by_side_and_each_call_reaches_its_own():
+def test_two_tasks_run_concurrently_and_each_call_reaches_its_task():
     async def main(clock):
         both = Both(clock)
-        results = await asyncio.gather(*(both.give(task) for task in TASKS))
+        results = await asyncio.gather(*(both.contribute_all(task) for task in TASKS))
         sums = [released for released, *_ in results]
         for released, *given in results:
             assert released.inputs == 4
@@ -118,16 +118,16 @@ def test_two_tasks_run_side_by_side_and_each_call_reaches_its_own():
     run(main)
 
 
-def test_what_one_task_erases_is_no_other_ones():
+def test_erasing_sessions_of_one_task_leaves_others_intact():
     """Both parties remove each session of their spool that is not theirs."""
 
     async def main(clock):
         both = Both(clock)
-        kept, *_ = await both.give("heights")
+        kept, *_ = await both.contribute_all("heights")
         stored = await both.fetch(kept)
-        first, *_ = await both.give("counts")
+        first, *_ = await both.contribute_all("counts")
         for _ in range(2):  # each forgets the sum before the last, at both
-            await both.give("counts")
+            await both.contribute_all("counts")
         with pytest.raises(ServiceError, match="over"):
             await both.fetch(first)
         assert await both.fetch(kept) == stored
@@ -142,19 +142,19 @@ def test_what_one_task_erases_is_no_other_ones():
         assert await again.fetch(kept) == stored
         assert (await again.pairs["heights"].leader.last_sum()).inputs == 4
         assert await again.pairs["counts"].leader.last_sum() is None
-        results = await asyncio.gather(*(again.give(task) for task in TASKS))
+        results = await asyncio.gather(*(again.contribute_all(task) for task in TASKS))
         assert [released.inputs for released, *_ in results] == [4, 4]
 
     run(main)
 
 
-def test_a_paused_task_opens_nothing_and_holds_up_no_other_one():
+def test_a_paused_task_opens_no_session_and_does_not_delay_others():
     async def main(clock):
         both = Both(clock)
         leader, helper = both.servers["leader"], both.servers["helper"]
         await leader.pause("counts", reason="wrong model")
-        waiting = asyncio.ensure_future(both.give("counts"))
-        await both.give("heights")
+        waiting = asyncio.ensure_future(both.contribute_all("counts"))
+        await both.contribute_all("heights")
         offer = GetOffer("counts")
         assert isinstance(await both.way("leader", NAMES[0]).call(offer), Wait)
         tally = await both.pairs["counts"].leader.store.read(
@@ -184,12 +184,12 @@ def test_a_paused_task_opens_nothing_and_holds_up_no_other_one():
     run(main)
 
 
-def test_a_pause_that_comes_while_a_leader_asks_is_heard_before_it_opens():
+def test_a_pause_during_a_request_of_the_leader_takes_effect_before_opening():
     async def main(clock):
         both = Both(clock)
         leader, helper = both.servers["leader"], both.servers["helper"]
         await helper.pause("counts", reason="")
-        giving = asyncio.ensure_future(both.give("counts"))
+        giving = asyncio.ensure_future(both.contribute_all("counts"))
         await clock.sleep_until(clock.now() + 3)  # of 60 in which the helper is asked
         await leader.pause("counts", reason="")
         await helper.resume("counts")
@@ -206,11 +206,11 @@ def test_a_pause_that_comes_while_a_leader_asks_is_heard_before_it_opens():
 
 
 @pytest.mark.parametrize("name", ["leader", "helper"])
-def test_a_session_that_is_open_continues_in_a_paused_task(name):
+def test_an_open_session_of_a_paused_task_continues(name):
     async def main(clock):
         both = Both(clock)
         server = both.servers[name]
-        giving = asyncio.ensure_future(both.give("counts"))
+        giving = asyncio.ensure_future(both.contribute_all("counts"))
         while not server.live():
             await clock.sleep_until(clock.now() + 0.01)
         await server.pause("counts", reason="")
@@ -223,7 +223,7 @@ def test_a_session_that_is_open_continues_in_a_paused_task(name):
 
 
 @pytest.mark.parametrize("at", [0, 1])
-def test_a_pause_is_said_for_good_or_not_at_all(at):
+def test_a_pause_is_stored_durably_or_not_at_all(at):
     """Killed before or behind the commit: the next process says the same."""
 
     async def main(clock):
@@ -240,7 +240,7 @@ def test_a_pause_is_said_for_good_or_not_at_all(at):
     assert run(main) is (at == 0)
 
 
-def test_what_has_no_meaning_between_two_is_refused_with_a_sentence():
+def test_operations_without_meaning_between_two_aggregators_raise_a_clear_error():
     async def main(clock):
         server = Both(clock).servers["helper"]
         for refused in (
@@ -259,10 +259,10 @@ def test_what_has_no_meaning_between_two_is_refused_with_a_sentence():
     run(main)
 
 
-def test_views_tell_what_each_party_knows():
+def test_views_show_the_state_of_each_party():
     async def main(clock):
         both = Both(clock)
-        giving = asyncio.ensure_future(both.give("counts"))
+        giving = asyncio.ensure_future(both.contribute_all("counts"))
         leader, helper = (
             both.servers[name].views(None) for name in ("leader", "helper")
         )
@@ -287,7 +287,7 @@ def test_views_tell_what_each_party_knows():
                 await views.session("counts", 2)
             with pytest.raises(ServiceError, match="no task 'weights'"):
                 await views.budgets(task="weights")
-        await both.give("heights")
+        await both.contribute_all("heights")
         for limit, count in ((1, 1), (2, 2), (50, 2)):
             assert len(await leader.sessions(SessionFilter(limit=limit))) == count
         # A session that the leader leaves is one without an answer.
@@ -299,7 +299,7 @@ def test_views_tell_what_each_party_knows():
     run(main)
 
 
-def test_a_database_is_refused_where_seeds_must_be_erased():
+def test_a_database_is_rejected_where_seeds_must_be_erased():
     async def main(clock):
         pair = TwoAggregators(clock, noise_for())
         store = TableStore(
@@ -323,7 +323,7 @@ def test_a_database_is_refused_where_seeds_must_be_erased():
     run(main)
 
 
-def test_a_server_that_ends_leaves_the_threads_of_its_caller(monkeypatch):
+def test_a_closing_server_does_not_close_its_callers_threads(monkeypatch):
     closed = []
     monkeypatch.setattr(Workers, "close", closed.append)
 

@@ -67,7 +67,7 @@ async def signed(clock, clients=4):
 
 
 @pytest.fixture(scope="module")
-def kept():
+def signed_sum():
     return run(signed)
 
 
@@ -99,8 +99,8 @@ def resigned(receipt, *, helper=False):
     return replace(receipt, leader_signature=signature).encode()
 
 
-def test_a_receipt_says_what_both_have_signed(kept) -> None:
-    released, data, _ = kept
+def test_a_receipt_states_what_both_aggregators_signed(signed_sum) -> None:
+    released, data, _ = signed_sum
     verdict = verify_shared_receipt(data, **KEYS)
     names = tuple(f"client-{k}" for k in range(4))
     assert verdict.is_released
@@ -116,8 +116,8 @@ def test_a_receipt_says_what_both_have_signed(kept) -> None:
     )
 
 
-def test_the_receipt_of_a_client_names_no_other_client(kept) -> None:
-    _, operators, clients = kept
+def test_the_receipt_of_a_client_names_no_other_client(signed_sum) -> None:
+    _, operators, clients = signed_sum
     for place, data in enumerate(clients):
         verdict = verify_shared_receipt(data, **KEYS)
         assert verdict.is_included
@@ -129,8 +129,8 @@ def test_the_receipt_of_a_client_names_no_other_client(kept) -> None:
         assert mine.helper_signature == theirs.helper_signature
 
 
-def test_no_byte_of_a_receipt_can_be_changed(kept) -> None:
-    _, operators, clients = kept
+def test_no_byte_of_a_receipt_can_be_changed(signed_sum) -> None:
+    _, operators, clients = signed_sum
     for data in (operators, clients[2]):
         # Each third byte: the others belong to the same fields.
         for place in range(0, len(data), 3):
@@ -142,8 +142,8 @@ def test_no_byte_of_a_receipt_can_be_changed(kept) -> None:
 
 
 @pytest.mark.parametrize("part", ["leader", "helper"])
-def test_a_receipt_cannot_vouch_for_its_own_keys(kept, part) -> None:
-    flaw = flaw_of(kept[1], **{f"{part}_key": FOREIGN.public_bytes})
+def test_a_receipt_cannot_vouch_for_its_own_keys(signed_sum, part) -> None:
+    flaw = flaw_of(signed_sum[1], **{f"{part}_key": FOREIGN.public_bytes})
     assert flaw.step is VerificationStep.CREDENTIALS
     assert f"the {part} signs as" in str(flaw)
 
@@ -202,14 +202,16 @@ def test_a_receipt_cannot_vouch_for_its_own_keys(kept, part) -> None:
         ),
     ],
 )
-def test_a_leader_alone_signs_no_other_sum(kept, lie, step) -> None:
-    receipt = TwoAggregatorReceipt.decode(kept[1])
-    assert resigned(receipt) == kept[1]
+def test_a_leader_alone_cannot_sign_another_sum(signed_sum, lie, step) -> None:
+    receipt = TwoAggregatorReceipt.decode(signed_sum[1])
+    assert resigned(receipt) == signed_sum[1]
     assert flaw_of(resigned(lie(receipt))).step is step
 
 
-def test_both_together_cannot_sign_what_their_noise_does_not_keep(kept) -> None:
-    receipt = TwoAggregatorReceipt.decode(kept[1])
+def test_both_aggregators_cannot_sign_a_claim_that_the_noise_does_not_satisfy(
+    signed_sum,
+) -> None:
+    receipt = TwoAggregatorReceipt.decode(signed_sum[1])
     weak = noise_for(rho=50).parameters  # for the epsilon of rho = 1/2
     helper = replace(SessionDescriptor.decode(receipt.helper_offer), parameters=weak)
     leader = replace(
@@ -271,10 +273,12 @@ HOSTILE = {
 
 @pytest.mark.parametrize(("block", "step"), HOSTILE.values(), ids=HOSTILE)
 @pytest.mark.parametrize("whose", ["operator", "client"])
-def test_noise_that_every_client_refuses_is_refused_offline(
-    kept, tmp_path, whose, block, step
+def test_noise_that_every_client_rejects_is_rejected_offline(
+    signed_sum, tmp_path, whose, block, step
 ) -> None:
-    parameters, data = offering(TwoAggregatorReceipt.decode(kept[1]), noise_block=block)
+    parameters, data = offering(
+        TwoAggregatorReceipt.decode(signed_sum[1]), noise_block=block
+    )
     lax = PrivacyLimits(
         max_epsilon=1e300,
         max_delta=math.nextafter(1.0, 0.0),
@@ -299,16 +303,16 @@ def test_noise_that_every_client_refuses_is_refused_offline(
     assert main(["sessions", "verify", str(path), *words]) == exit_code_of(flaw)
 
 
-def test_a_sound_block_passes_in_the_same_way(kept) -> None:
+def test_a_valid_noise_block_is_accepted_offline(signed_sum) -> None:
     # What the test above changes is all that its receipts break.
-    _, data = offering(TwoAggregatorReceipt.decode(kept[1]))
+    _, data = offering(TwoAggregatorReceipt.decode(signed_sum[1]))
     assert verify_shared_receipt(data, **KEYS).is_released
 
 
-def test_all_receipts_of_one_session_show_one_session(
-    kept, tmp_path, capsys, json_answer
+def test_all_receipts_of_one_session_must_match(
+    signed_sum, tmp_path, capsys, json_answer
 ) -> None:
-    operators, clients = kept[1], kept[2]
+    operators, clients = signed_sum[1], signed_sum[2]
     receipt = TwoAggregatorReceipt.decode(operators)
     names = receipt.survivors
     fewer = replace(receipt, roster=names[:3], survivors=names[:3])
@@ -353,16 +357,16 @@ def test_all_receipts_of_one_session_show_one_session(
     assert main(["sessions", "verify", *paths, *keys]) == EXIT_OK
 
 
-def test_both_together_cannot_join_offers_that_do_not_belong_together(kept) -> None:
-    receipt = TwoAggregatorReceipt.decode(kept[1])
+def test_both_aggregators_cannot_combine_offers_that_do_not_match(signed_sum) -> None:
+    receipt = TwoAggregatorReceipt.decode(signed_sum[1])
     leader = SessionDescriptor.decode(receipt.leader_offer)
     other = replace(leader, server_nonce=bytes(32)).encode()
     flaw = flaw_of(resigned(replace(receipt, leader_offer=other), helper=True))
     assert (flaw.step, flaw.code) == (VerificationStep.OFFER, ErrorCode.BAD_CONFIG)
 
 
-def test_the_path_of_another_client_is_no_proof(kept) -> None:
-    receipts = [TwoAggregatorReceipt.decode(each) for each in kept[2]]
+def test_the_hash_path_of_another_client_is_no_proof(signed_sum) -> None:
+    receipts = [TwoAggregatorReceipt.decode(each) for each in signed_sum[2]]
     mine, theirs = receipts[1], receipts[2]
     flaw = flaw_of(replace(theirs, reader=mine.reader).encode())
     assert (flaw.step, flaw.code) == (VerificationStep.VIEW, ErrorCode.BAD_PROOF)
@@ -374,7 +378,7 @@ def test_the_path_of_another_client_is_no_proof(kept) -> None:
     assert flaw_of(replace(mine, roster=unheld).encode()).step is VerificationStep.SETS
 
 
-def test_a_session_without_a_sum_leaves_the_leaders_word() -> None:
+def test_a_session_without_a_sum_leaves_a_receipt_of_the_leader() -> None:
     async def main(clock):
         deployment = TwoAggregators(clock, noise_for())
         await asyncio.gather(
@@ -423,15 +427,15 @@ def of_client(deployment, lie):
 @pytest.mark.parametrize(
     ("lie", "words"),
     [
-        (lambda kept, _: kept[2][3], "for other offers"),
+        (lambda signed_sum, _: signed_sum[2][3], "for other offers"),
         (lambda _, mine: mine[:-1] + bytes([mine[-1] ^ 1]), "has not signed"),
         (lambda _, mine: mine[:40], "receipt of two aggregators is malformed"),
     ],
 )
-def test_a_client_believes_no_sum_without_its_receipt(kept, lie, words) -> None:
+def test_a_client_rejects_a_sum_without_its_receipt(signed_sum, lie, words) -> None:
     async def main(clock):
         deployment = TwoAggregators(clock, noise_for())
-        way = of_client(deployment, lambda mine: lie(kept, mine))
+        way = of_client(deployment, lambda mine: lie(signed_sum, mine))
         return await asyncio.gather(
             deployment.leader.next_sum(),
             *(deployment.client(f"c{k}").contribute(VECTORS[k]) for k in range(3)),
@@ -452,7 +456,9 @@ def test_a_client_believes_no_sum_without_its_receipt(kept, lie, words) -> None:
         ({"survivors": 3}, "for another sum"),
     ],
 )
-def test_a_leader_says_what_it_has_signed(change, words) -> None:
+def test_a_result_that_differs_from_the_signed_receipt_is_rejected(
+    change, words
+) -> None:
     def lie(news):
         if not isinstance(news, Envelope):
             return news
@@ -493,7 +499,7 @@ def test_a_leader_says_what_it_has_signed(change, words) -> None:
         ),
     ],
 )
-def test_a_leader_uses_no_part_that_the_helper_has_not_signed(lie, words) -> None:
+def test_a_leader_rejects_a_part_that_the_helper_has_not_signed(lie, words) -> None:
     async def main(clock):
         def changed(piece):
             data = lie(deployment, NoisyShare.decode(piece.data)).encode()
@@ -520,7 +526,7 @@ def test_a_leader_uses_no_part_that_the_helper_has_not_signed(lie, words) -> Non
     assert all(isinstance(each, SessionAbortedError) for each in told)
 
 
-def test_the_receipt_of_another_client_is_refused() -> None:
+def test_the_receipt_of_another_client_is_rejected() -> None:
     async def main(clock):
         deployment = TwoAggregators(clock, noise_for())
 
@@ -545,7 +551,7 @@ def test_the_receipt_of_another_client_is_refused() -> None:
 
 
 @pytest.mark.parametrize("part", ["leader", "helper"])
-def test_a_client_believes_no_key_but_its_own(part) -> None:
+def test_a_client_accepts_only_its_pinned_keys(part) -> None:
     """A leader that could state the helper's key would sign for both."""
 
     async def main(clock):
@@ -564,7 +570,7 @@ def test_a_client_believes_no_key_but_its_own(part) -> None:
     assert strict.step is VerificationStep.CREDENTIALS
 
 
-def test_one_key_does_not_sign_for_both(kept) -> None:
+def test_one_key_cannot_sign_for_both_aggregators(signed_sum) -> None:
     key = LEADER_KEY.public_bytes
 
     async def main(clock):
@@ -573,11 +579,11 @@ def test_one_key_does_not_sign_for_both(kept) -> None:
         assert refused.value.code is ErrorCode.BAD_SETTINGS
 
     run(main)
-    assert flaw_of(kept[1], helper_key=key).step is VerificationStep.CREDENTIALS
-    assert "one key" in str(flaw_of(kept[1], helper_key=key))
+    assert flaw_of(signed_sum[1], helper_key=key).step is VerificationStep.CREDENTIALS
+    assert "one key" in str(flaw_of(signed_sum[1], helper_key=key))
 
 
-def test_a_leader_can_hide_that_a_client_is_in_a_sum() -> None:
+def test_a_leader_can_omit_a_client_from_its_receipt() -> None:
     """So False shows nothing: the receipt without a place verifies, both signatures."""
 
     def unsaid(news):
@@ -648,9 +654,9 @@ def sha256(data):
     return hashlib.sha256(data).digest()
 
 
-def test_signatures_cover_what_the_document_says(kept) -> None:
+def test_signatures_cover_the_documented_fields(signed_sum) -> None:
     """Layouts of protos/TWO_AGGREGATORS.md, in this test's own words."""
-    receipt = TwoAggregatorReceipt.decode(kept[1])
+    receipt = TwoAggregatorReceipt.decode(signed_sum[1])
     leader = SessionDescriptor.decode(receipt.leader_offer)
     suite = int(leader.parameters.suite)
     leaves = [

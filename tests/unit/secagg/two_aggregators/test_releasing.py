@@ -61,14 +61,14 @@ class Program:
         return [error.code for error in self.failures]
 
 
-def test_a_leader_is_busy_until_its_sum_is_written(tmp_path):
+def test_a_leader_is_busy_until_its_sum_is_stored(tmp_path):
     """So that a process that drains leaves it on the disk."""
 
     async def main(clock):
         deployment = TwoAggregators(clock, noise_for(participations=1))
         program = Program(deployment, clock, tmp_path)
         busy = [program._lead.is_busy]
-        program.sums = Noting(lambda: busy.append(program._lead.is_busy))
+        program.sums = CallingList(lambda: busy.append(program._lead.is_busy))
         releasing = program.start()
         await program.give("a", "b", "c", "d")
         await releasing
@@ -77,7 +77,7 @@ def test_a_leader_is_busy_until_its_sum_is_written(tmp_path):
     assert run(main) == [False, True, False]
 
 
-class Noting(list):
+class CallingList(list):
     """Calls a function with each item that is appended."""
 
     def __init__(self, then):
@@ -89,7 +89,7 @@ class Noting(list):
         self.then()
 
 
-def test_clients_that_cheat_the_helper_end_a_session_and_not_the_leader(tmp_path):
+def test_clients_that_equivocate_to_the_helper_end_only_the_session(tmp_path):
     """That the helper refuses a set is no lie of the helper's."""
 
     async def main(clock):
@@ -108,7 +108,7 @@ def test_clients_that_cheat_the_helper_end_a_session_and_not_the_leader(tmp_path
     assert [each.inputs for each in program.sums] == [4]
 
 
-def test_a_helper_that_has_lost_the_session_does_not_end_the_leader(tmp_path):
+def test_a_helper_that_lost_the_session_does_not_end_the_leader(tmp_path):
     async def main(clock):
         deployment = TwoAggregators(clock, noise_for(participations=1))
         program = Program(deployment, clock, tmp_path)
@@ -131,7 +131,7 @@ def test_a_helper_that_has_lost_the_session_does_not_end_the_leader(tmp_path):
     assert len(program.sums) == 1
 
 
-def test_a_helper_that_lies_ends_the_leader(tmp_path):
+def test_a_malicious_helper_ends_the_leader(tmp_path):
     """An operator has to look: further sessions would cost clients their budget."""
 
     def stranger(piece):
@@ -156,7 +156,9 @@ def test_a_helper_that_lies_ends_the_leader(tmp_path):
 
 
 @pytest.mark.parametrize("is_spent", [True, False])
-def test_a_helper_that_has_no_more_sessions_is_not_asked_for_ever(tmp_path, is_spent):
+def test_a_helper_without_further_sessions_is_not_asked_indefinitely(
+    tmp_path, is_spent
+):
     """Its budget is used though the leader's is not, or it runs another task."""
 
     async def main(clock):
@@ -188,7 +190,7 @@ def test_a_helper_that_has_no_more_sessions_is_not_asked_for_ever(tmp_path, is_s
     assert not program.sums
 
 
-def test_what_is_refused_in_a_session_ends_that_session_alone(tmp_path):
+def test_a_refusal_within_a_session_ends_only_that_session(tmp_path):
     """The helper states whether there is another one when it is asked."""
 
     async def main(clock):
@@ -217,7 +219,7 @@ def test_what_is_refused_in_a_session_ends_that_session_alone(tmp_path):
     assert [each.session_number for each in program.sums] == [2]
 
 
-def test_clients_of_a_task_that_is_over_are_told_so(tmp_path):
+def test_clients_of_a_completed_task_receive_task_over(tmp_path):
     async def main(clock):
         deployment = TwoAggregators(clock, noise_for(participations=1))
         program = Program(deployment, clock, tmp_path)
@@ -235,7 +237,7 @@ def test_clients_of_a_task_that_is_over_are_told_so(tmp_path):
     assert seconds < 1.0
 
 
-def test_a_leader_that_was_away_asks_the_helper_before_the_session_ends(tmp_path):
+def test_a_restarted_leader_asks_the_helper_before_the_session_ends(tmp_path):
     async def main(clock):
         deployment = TwoAggregators(clock, noise_for(participations=1))
         first = Program(deployment, clock, tmp_path).start()
@@ -265,7 +267,7 @@ def test_a_leader_that_was_away_asks_the_helper_before_the_session_ends(tmp_path
     assert [each.inputs for each in program.sums] == [3]
 
 
-def test_shares_of_a_session_that_is_over_are_gone_after_a_restart():
+def test_shares_of_an_ended_session_are_removed_at_a_restart():
     class CrashError(BaseException):
         pass
 
@@ -299,7 +301,7 @@ def test_shares_of_a_session_that_is_over_are_gone_after_a_restart():
     assert kept.inputs == 4
 
 
-def test_reports_and_logs_say_what_was_released_when_and_what_is_left(tmp_path, caplog):
+def test_reports_and_logs_state_released_sums_and_remaining_sessions(tmp_path, caplog):
     async def main(clock):
         noise = noise_for(participations=2)
         deployment = TwoAggregators(clock, noise)
@@ -332,7 +334,7 @@ def test_reports_and_logs_say_what_was_released_when_and_what_is_left(tmp_path, 
     assert all("inputs=4" in line for line in said[2:])
 
 
-def test_the_last_sum_is_served_when_no_offer_is(tmp_path):
+def test_the_last_sum_is_served_after_the_task_has_ended(tmp_path):
     async def main(clock):
         deployment = TwoAggregators(clock, noise_for(participations=1))
         program = Program(deployment, clock, tmp_path)

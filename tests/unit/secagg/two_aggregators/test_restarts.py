@@ -74,7 +74,9 @@ def storage(clock, *, crashes=False):
 
 
 @pytest.mark.parametrize("place", [0, 1], ids=["leader", "helper"])
-def test_who_ends_before_its_sum_draws_the_same_noise_again(monkeypatch, place) -> None:
+def test_an_aggregator_that_crashes_before_its_sum_draws_the_same_noise_again(
+    monkeypatch, place
+) -> None:
     """The set and the noise seed were in the store before the noise was in a sum."""
     drawn = []
     mechanism = type(noise_for().mechanism)
@@ -124,7 +126,7 @@ def test_who_ends_before_its_sum_draws_the_same_noise_again(monkeypatch, place) 
     np.testing.assert_array_equal(released.residues, kept.residues)
 
 
-def test_a_leader_that_comes_back_continues_collecting() -> None:
+def test_a_restarted_leader_continues_collecting() -> None:
     async def main(clock):
         deployment = TwoAggregators(clock, noise_for())
         summing = asyncio.ensure_future(deployment.leader.next_sum())
@@ -142,7 +144,7 @@ def test_a_leader_that_comes_back_continues_collecting() -> None:
 
 
 @pytest.mark.parametrize("comes_again", [True, False])
-def test_a_share_that_is_gone_is_named_only_if_it_comes_again(comes_again) -> None:
+def test_a_lost_share_is_named_only_if_it_is_sent_again(comes_again) -> None:
     async def main(clock):
         deployment = TwoAggregators(clock, noise_for())
         chunks = []
@@ -180,7 +182,7 @@ def test_a_share_that_is_gone_is_named_only_if_it_comes_again(comes_again) -> No
     assert run(main) == 3 + comes_again
 
 
-def test_a_helper_that_comes_back_is_asked_for_its_next_session() -> None:
+def test_a_restarted_helper_offers_its_next_session() -> None:
     async def main(clock):
         deployment = TwoAggregators(clock, noise_for())
         first, _ = await deployment.give(VECTORS)
@@ -196,7 +198,7 @@ def test_a_helper_that_comes_back_is_asked_for_its_next_session() -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1], ids=["leader", "helper"])
-def test_a_session_that_was_restored_is_ended(place) -> None:
+def test_a_restored_session_is_ended(place) -> None:
     """It is unknown for whom it was answered since."""
 
     async def main(clock):
@@ -221,7 +223,7 @@ def test_a_session_that_was_restored_is_ended(place) -> None:
     run(main)
 
 
-def test_a_client_that_comes_back_gives_no_second_vector_to_a_session() -> None:
+def test_a_restarted_client_contributes_no_second_vector_to_a_session() -> None:
     async def main(clock):
         deployment = TwoAggregators(clock, noise_for())
         summing = asyncio.ensure_future(deployment.leader.next_sum())
@@ -242,7 +244,7 @@ def test_a_client_that_comes_back_gives_no_second_vector_to_a_session() -> None:
     run(main)
 
 
-def test_a_client_that_has_forgotten_its_seed_spoils_no_sum(drawn) -> None:
+def test_a_client_that_lost_its_seed_does_not_corrupt_the_sum(drawn) -> None:
     """A share of one seed and a share without another add up to a random vector."""
 
     async def main(clock):
@@ -277,7 +279,7 @@ def test_a_client_that_has_forgotten_its_seed_spoils_no_sum(drawn) -> None:
 
 
 @pytest.mark.parametrize("slow", ["leader", "helper"])
-def test_two_processes_under_one_name_are_one_client(drawn, slow) -> None:
+def test_two_processes_under_one_name_count_as_one_client(drawn, slow) -> None:
     async def main(clock):
         deployment = TwoAggregators(clock, noise_for())
 
@@ -314,7 +316,7 @@ def test_two_processes_under_one_name_are_one_client(drawn, slow) -> None:
     np.testing.assert_array_equal(released.residues, (expected + sum(drawn)) % modulus)
 
 
-def test_who_has_lost_the_answer_to_the_last_share_gets_the_sum() -> None:
+def test_a_client_that_lost_the_last_acknowledgement_receives_the_sum() -> None:
     """The leader has it in its store, and may be done when it is asked again."""
 
     async def main(clock):
@@ -348,7 +350,7 @@ def test_who_has_lost_the_answer_to_the_last_share_gets_the_sum() -> None:
         np.testing.assert_array_equal(each.values, released.values)
 
 
-def test_an_unreachable_helper_costs_no_session() -> None:
+def test_an_unreachable_helper_spends_no_session() -> None:
     async def main(clock):
         def broken(way):
             class Gone:
@@ -373,7 +375,7 @@ def test_an_unreachable_helper_costs_no_session() -> None:
     run(main)
 
 
-def test_an_interrupted_leader_takes_up_its_session_from_the_store() -> None:
+def test_an_interrupted_leader_resumes_its_session_from_the_store() -> None:
     async def main(clock):
         deployment = TwoAggregators(clock, noise_for())
         summing = asyncio.ensure_future(deployment.leader.next_sum())
@@ -389,7 +391,9 @@ def test_an_interrupted_leader_takes_up_its_session_from_the_store() -> None:
 
 
 @pytest.mark.parametrize("is_written", [True, False])
-def test_a_leader_that_lost_the_answer_of_its_disk_asks_the_store(is_written) -> None:
+def test_a_leader_that_lost_a_commit_acknowledgement_reads_the_store(
+    is_written,
+) -> None:
     async def main(clock):
         deployment = TwoAggregators(clock, noise_for())
         giving = [
@@ -421,7 +425,7 @@ def test_a_leader_that_lost_the_answer_of_its_disk_asks_the_store(is_written) ->
     assert seconds < 60  # it had all shares and waits for none
 
 
-def test_a_helper_whose_answer_changes_is_not_believed() -> None:
+def test_a_helper_whose_answer_changes_is_rejected() -> None:
     async def main(clock):
         def changed(piece):
             part = NoisyShare.decode(piece.data)
@@ -454,7 +458,7 @@ def test_a_helper_whose_answer_changes_is_not_believed() -> None:
     run(main)
 
 
-def test_after_a_session_that_failed_the_next_one_stands_on_a_new_one() -> None:
+def test_a_failed_session_is_followed_by_a_new_helper_session() -> None:
     """Its clients could not send the helper another seed in the old one."""
 
     async def main(clock):
@@ -472,7 +476,7 @@ def test_after_a_session_that_failed_the_next_one_stands_on_a_new_one() -> None:
     assert run(main) == 4
 
 
-def test_who_uploads_at_once_is_in_the_sum() -> None:
+def test_a_share_uploaded_at_once_is_in_the_sum() -> None:
     """Old sums are removed while the store is slow: not the shares of the new one."""
 
     async def main(clock):
@@ -495,7 +499,7 @@ def test_who_uploads_at_once_is_in_the_sum() -> None:
 
 
 @pytest.mark.parametrize("is_restarted", [True, False])
-def test_shares_that_are_lost_for_good_end_one_session_alone(is_restarted) -> None:
+def test_permanently_lost_shares_end_only_one_session(is_restarted) -> None:
     async def main(clock):
         storages = (storage(clock, crashes=is_restarted), storage(clock))
 
@@ -548,7 +552,7 @@ def test_shares_that_are_lost_for_good_end_one_session_alone(is_restarted) -> No
     assert (released.session_number, released.inputs) == (2, 4)
 
 
-def test_no_client_fetches_the_sum_of_a_session_that_was_aborted() -> None:
+def test_the_sum_of_an_aborted_session_cannot_be_fetched() -> None:
     """It lay on the disk already when the process ended; the receipt says no sum."""
 
     class StoringSpool(UploadSpool):
@@ -593,7 +597,7 @@ def test_no_client_fetches_the_sum_of_a_session_that_was_aborted() -> None:
     run(main)
 
 
-def test_a_helper_that_could_not_store_its_answer_takes_no_more_seeds() -> None:
+def test_a_helper_that_could_not_store_its_answer_accepts_no_more_seeds() -> None:
     async def main(clock):
         storages = (storage(clock), storage(clock, crashes=True))
         deployment = TwoAggregators(clock, noise_for(), storages=storages)
@@ -616,7 +620,7 @@ def test_a_helper_that_could_not_store_its_answer_takes_no_more_seeds() -> None:
 
 
 @pytest.mark.parametrize("turns", range(8))
-def test_who_hangs_up_leaves_no_half_written_share(turns) -> None:
+def test_a_cancelled_upload_leaves_no_partial_share(turns) -> None:
     """A cancelled call is completed: store and memory agree."""
 
     async def main(clock):
@@ -641,7 +645,7 @@ def test_who_hangs_up_leaves_no_half_written_share(turns) -> None:
     run(main)
 
 
-def test_sessions_of_another_task_in_the_same_state_are_nobodys(monkeypatch) -> None:
+def test_sessions_of_another_task_in_the_same_state_are_not_served(monkeypatch) -> None:
     async def main(clock):
         deployment = TwoAggregators(clock, noise_for())
         released, _ = await deployment.give(VECTORS)
@@ -656,7 +660,7 @@ def test_sessions_of_another_task_in_the_same_state_are_nobodys(monkeypatch) -> 
 
 
 @pytest.mark.parametrize("shares", [3, 4], ids=["in the session", "behind it"])
-def test_a_session_keeps_its_own_terms_when_the_settings_change(
+def test_a_session_keeps_its_noise_when_the_settings_change(
     monkeypatch, shares
 ) -> None:
     """Clients have given their shares for the noise of the offer, and for no other."""
@@ -694,7 +698,7 @@ def test_a_session_keeps_its_own_terms_when_the_settings_change(
     assert report["privacy"] == promised.report().to_dict()
 
 
-def test_a_helper_whose_settings_were_corrected_is_accepted() -> None:
+def test_a_helper_with_corrected_settings_is_accepted() -> None:
     """Its open session is of the wrong ones, and it will never be used."""
 
     async def main(clock):
@@ -738,7 +742,7 @@ class _LostAnswer:
     ],
     ids=["opened", "share", "agreed", "ended"],
 )
-def test_one_lost_answer_of_a_disk_holds_up_no_further_sum(place, is_it) -> None:
+def test_one_lost_commit_acknowledgement_delays_no_further_sum(place, is_it) -> None:
     """No process has to be started again: each reads what the commit has done."""
 
     async def main(clock):

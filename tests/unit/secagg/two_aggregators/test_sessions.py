@@ -38,7 +38,7 @@ from secagg.wire.calls import Blob, FetchChunk, GetOffer, UploadChunk, UploadSta
 VECTORS = [np.linspace(-0.3, 0.1 * k, 5) for k in range(1, 5)]
 
 
-class Deaf(Between):
+class LossyConnection(Between):
     """A way on which uploads are lost: noticed by their sender, or not."""
 
     def __init__(self, inner, *, silently=False):
@@ -58,7 +58,7 @@ def truncated(vectors):
     return sum(np.trunc(vector * 2**7).astype(np.int64) for vector in vectors)
 
 
-def test_a_sum_is_that_of_the_encoded_vectors_and_two_noises(drawn) -> None:
+def test_a_sum_consists_of_the_encoded_vectors_and_two_noises(drawn) -> None:
     async def main(clock):
         return await TwoAggregators(clock, noise_for()).give(VECTORS)
 
@@ -89,7 +89,7 @@ WRONG_TERMS = {
     ("name", "value", "words"),
     [(name, *each) for name, cases in WRONG_TERMS.items() for each in cases],
 )
-def test_a_client_without_terms_of_their_kind_is_not_made(name, value, words) -> None:
+def test_a_client_rejects_terms_of_another_kind_of_task(name, value, words) -> None:
     async def main(clock):
         deployment = TwoAggregators(clock, noise_for())
         with pytest.raises(LocalProtocolError, match=words):
@@ -134,10 +134,10 @@ def test_the_seed_is_overwritten_before_anything_is_charged(monkeypatch, fails) 
 
 
 @pytest.mark.parametrize("lost", ["leader", "helper"])
-def test_who_reaches_one_aggregator_alone_is_in_no_sum(drawn, lost) -> None:
+def test_a_client_that_reaches_only_one_aggregator_is_in_no_sum(drawn, lost) -> None:
     async def main(clock):
         deployment = TwoAggregators(clock, noise_for())
-        ways = {lost: Deaf(deployment.way_to(lost, "half"))}
+        ways = {lost: LossyConnection(deployment.way_to(lost, "half"))}
         half = deployment.client("half", **ways)
         return await asyncio.gather(
             deployment.give(VECTORS[:3]),
@@ -174,7 +174,7 @@ def test_the_helper_counts_the_intersection_against_min_survivors(drawn) -> None
     async def main(clock):
         deployment = TwoAggregators(clock, noise_for())
         # The third client reaches the leader alone, and does not know.
-        way = Deaf(deployment.way_to("helper", "c2"), silently=True)
+        way = LossyConnection(deployment.way_to("helper", "c2"), silently=True)
         return await asyncio.gather(
             deployment.leader.next_sum(),
             deployment.client("c0").contribute(VECTORS[0]),
@@ -201,7 +201,7 @@ def test_neither_aggregator_releases_more_sums_than_the_budget() -> None:
     run(main)
 
 
-def test_a_client_gives_no_more_sums_than_its_budget_at_any_entry() -> None:
+def test_a_client_contributes_to_no_more_sums_than_its_budget_allows() -> None:
     async def main(clock):
         store = LastingStore.make(now=clock.date)
         for turn in range(2):
@@ -236,7 +236,7 @@ def test_a_client_gives_no_more_sums_than_its_budget_at_any_entry() -> None:
 
 
 @pytest.mark.parametrize("limit", [8.5, 7.5])
-def test_a_task_between_two_takes_its_place_in_a_total(limit) -> None:
+def test_a_task_between_two_aggregators_is_charged_to_a_total_budget(limit) -> None:
     """Its whole loss is claimed before anything leaves, or nothing is."""
 
     async def main(clock):
@@ -274,12 +274,12 @@ def test_a_task_between_two_takes_its_place_in_a_total(limit) -> None:
         assert charges == ()
 
 
-def test_a_session_that_a_crash_left_open_is_ended_and_stays_charged() -> None:
+def test_a_session_left_open_by_a_crash_is_ended_and_stays_charged() -> None:
     async def main(clock):
         deployment = TwoAggregators(clock, noise_for(participations=2))
         store = LastingStore.make(now=clock.date)
         summing = asyncio.ensure_future(deployment.leader.next_sum())
-        deaf = Deaf(deployment.way_to("helper", "c0"))
+        deaf = LossyConnection(deployment.way_to("helper", "c0"))
         client = deployment.client("c0", store=store, helper=deaf)
 
         async def died(*_):
@@ -350,7 +350,9 @@ def test_a_client_leaves_a_session_below_its_limits(changes, words) -> None:
     run(main)
 
 
-def test_a_claim_that_the_noise_does_not_keep_is_refused() -> None:
+def test_a_claim_the_noise_between_two_aggregators_does_not_satisfy_is_rejected() -> (
+    None
+):
     async def main(clock):
         deployment = TwoAggregators(
             clock, noise_for(epsilon=2.0)
@@ -383,7 +385,7 @@ def offers():
         ({"noise_terms": b"x"}, "payload or a unit"),
     ],
 )
-def test_offers_that_do_not_belong_together_are_refused(change, words) -> None:
+def test_offers_that_do_not_match_are_rejected(change, words) -> None:
     leader, helper = offers()
     check_pair(leader, helper)
     with pytest.raises(RemoteProtocolError, match=words) as refused:
@@ -391,7 +393,7 @@ def test_offers_that_do_not_belong_together_are_refused(change, words) -> None:
     assert refused.value.code is ErrorCode.BAD_CONFIG
 
 
-def test_a_client_checks_the_pair_and_not_each_offer_alone() -> None:
+def test_a_client_checks_both_offers_together() -> None:
     """A helper that offers this client other noise than the leader does."""
 
     async def main(clock):
@@ -414,7 +416,7 @@ def test_a_client_checks_the_pair_and_not_each_offer_alone() -> None:
     run(main)
 
 
-def test_offers_of_two_sessions_are_waited_out_and_never_joined() -> None:
+def test_offers_of_different_sessions_are_retried_and_never_combined() -> None:
     async def main(clock):
         deployment = TwoAggregators(clock, noise_for())
         summing = asyncio.ensure_future(deployment.leader.next_sum())
@@ -431,7 +433,7 @@ def test_offers_of_two_sessions_are_waited_out_and_never_joined() -> None:
     run(main)
 
 
-def test_terms_that_mean_nothing_between_two_are_refused() -> None:
+def test_terms_without_meaning_between_two_aggregators_are_rejected() -> None:
     noise = noise_for()
     odd = replace(noise, parameters=replace(noise.parameters, colluders=1))
 
@@ -445,7 +447,7 @@ def test_terms_that_mean_nothing_between_two_are_refused() -> None:
 # --- what the helper answers ----------------------------------------------------------
 
 
-def test_the_helper_answers_one_set_alone_and_that_one_again(drawn) -> None:
+def test_the_helper_answers_only_one_set_and_repeats_its_answer(drawn) -> None:
     async def main(clock):
         kept = []
 
@@ -487,7 +489,7 @@ def test_the_helper_answers_one_set_alone_and_that_one_again(drawn) -> None:
 # --- vectors that cannot be used ------------------------------------------------------
 
 
-class Heard(Between):
+class CountingConnection(Between):
     """A way that counts the calls on it."""
 
     def __init__(self, inner):
@@ -512,12 +514,15 @@ class Heard(Between):
     ],
     ids=["NaN", "infinite", "text", "none", "matrix", "large", "length"],
 )
-def test_a_vector_is_checked_before_an_aggregator_learns_of_its_client(bad, calls):
+def test_a_vector_is_checked_before_an_aggregator_is_contacted(bad, calls):
     """R3.5-5: no offer decides whether a client with such a vector comes."""
 
     async def main(clock):
         both = TwoAggregators(clock, noise_for())
-        ways = [Heard(both.way_to(name, "dora")) for name in ("leader", "helper")]
+        ways = [
+            CountingConnection(both.way_to(name, "dora"))
+            for name in ("leader", "helper")
+        ]
         serving = asyncio.ensure_future(both.leader.next_sum())
         with pytest.raises(InputError):
             await both.client("dora", leader=ways[0], helper=ways[1]).contribute(bad)
@@ -528,11 +533,11 @@ def test_a_vector_is_checked_before_an_aggregator_learns_of_its_client(bad, call
     assert run(main) == [set(calls)] * 2
 
 
-def test_a_vector_that_changes_after_it_was_given_changes_nothing():
+def test_changing_a_vector_after_the_call_has_no_effect():
     """Not even to one that would keep its client away."""
     vectors = [each.copy() for each in VECTORS]
 
-    class Spoiling(Heard):
+    class Spoiling(CountingConnection):
         async def call(self, request):
             vectors[0][:] = np.nan
             return await super().call(request)

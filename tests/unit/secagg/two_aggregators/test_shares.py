@@ -26,7 +26,7 @@ SEEDS = [SecretBytes(bytes([k]) * 32) for k in range(1, 4)]
 
 
 @pytest.mark.parametrize("modulus", [1 << 12, 1 << 40, 1_000_003])
-def test_shares_add_up_to_the_vector_and_each_is_an_expansion(modulus) -> None:
+def test_shares_sum_to_the_vector_and_all_but_one_are_expansions(modulus) -> None:
     parameters = replace(
         cohort_parameters(min_survivors=2, max_clients=3), modulus=modulus, dimension=70
     )
@@ -56,7 +56,7 @@ def test_shares_add_up_to_the_vector_and_each_is_an_expansion(modulus) -> None:
     )
 
 
-def test_a_seed_expands_to_something_else_in_every_session() -> None:
+def test_a_seed_expands_differently_in_every_session() -> None:
     suite = noise_for().parameters.suite
     first, second = (
         kdf.additive_share_key(SEEDS[0], session_id=session, suite=suite)
@@ -66,7 +66,7 @@ def test_a_seed_expands_to_something_else_in_every_session() -> None:
     assert first[1] != second[1]
 
 
-def test_the_report_counts_one_noise_against_an_aggregator_and_two_against_readers():
+def test_the_report_counts_one_noise_for_an_aggregator_and_two_for_readers():
     noise = noise_for(rho=0.5)
     report = noise.check(PrivacyLimits(max_epsilon=8.0, max_delta=1e-5))
     curve = make_accountant("zcdp", adversary=Adversary.MODEL_READER)
@@ -87,7 +87,7 @@ def test_the_report_counts_one_noise_against_an_aggregator_and_two_against_reade
     assert "nothing is promised" in report.lines()[0]
 
 
-def test_the_error_of_a_sum_holds_the_noise_of_both_and_the_truncation() -> None:
+def test_the_error_of_a_sum_includes_both_noises_and_the_truncation() -> None:
     noise, steps = noise_for(rho=0.5), 2**7
     error = noise.sum_error(inputs=4)
     truncated = 4 / steps  # at most a step of each, all the same way
@@ -98,7 +98,7 @@ def test_the_error_of_a_sum_holds_the_noise_of_both_and_the_truncation() -> None
     assert coarse.flaws == ("rounding may shorten every vector, noise or not",)
 
 
-def test_each_kind_of_task_refuses_the_other_ones_noise() -> None:
+def test_each_kind_of_task_rejects_the_noise_of_the_other() -> None:
     between_two = noise_for().parameters
     with pytest.raises(RemoteProtocolError, match="trusted party"):
         NoisyTask.from_parameters(between_two)
@@ -120,12 +120,12 @@ def test_each_kind_of_task_refuses_the_other_ones_noise() -> None:
 @pytest.mark.parametrize(
     "change", [{"min_survivors": 2, "min_clients": 2}, {"max_clients": 5}]
 )
-def test_noise_for_another_cohort_is_refused(change) -> None:
+def test_noise_for_another_cohort_is_rejected(change) -> None:
     with pytest.raises(RemoteProtocolError, match="another cohort"):
         AggregatorNoise.from_parameters(replace(noise_for().parameters, **change))
 
 
-def test_reports_say_whose_proof_they_rest_on_and_limits_may_refuse_it() -> None:
+def test_reports_state_their_proof_and_limits_may_reject_it() -> None:
     noise = noise_for()
     report = noise.report()
     assert report.aggregator.proof == report.reader.proof == "own"
@@ -146,14 +146,14 @@ def test_reports_say_whose_proof_they_rest_on_and_limits_may_refuse_it() -> None
     published.check(replace(privacy_limits, statuses=frozenset({"published"})))
 
 
-def test_an_invalid_vector_is_refused_before_anything_is_sent() -> None:
+def test_an_invalid_vector_is_rejected_before_anything_is_sent() -> None:
     noise = noise_for()
     for bad in (np.full(5, np.nan), np.zeros(4)):
         with pytest.raises(InputError):
             noise.encode(bad, session_id=SESSION, seed=SEEDS[0])
 
 
-def test_what_clients_do_to_noise_elsewhere_has_no_place_here() -> None:
+def test_selection_and_clip_flags_are_rejected_between_two_aggregators() -> None:
     noise = noise_for()
     parameters = noise.parameters
     block = replace(decode_block(parameters.noise_block), selection_rate=Fraction(1, 2))

@@ -130,7 +130,7 @@ async def another_session(pair):
         await summing
 
 
-def test_shares_that_a_leader_has_accepted_are_asked_for(places, check):
+def test_shares_accepted_by_a_leader_are_checked(places, check):
     places.play(shares_of_four)
     assert check("leader") == check("helper") == (0, [])
     first, *_ = places.uploads("leader")
@@ -145,7 +145,7 @@ def test_shares_that_a_leader_has_accepted_are_asked_for(places, check):
     assert check("helper") == (0, [])  # its clients' shares lie in its store
 
 
-def test_a_share_that_has_changed_is_damage(places, check):
+def test_a_changed_share_is_reported_as_damage(places, check):
     places.play(shares_of_four)
     first, *_ = places.uploads("leader")
     first.write_bytes(bytes(first.stat().st_size))
@@ -154,7 +154,7 @@ def test_a_share_that_has_changed_is_damage(places, check):
     assert any("does not have its digest" in each for each in complaints)
 
 
-def test_whose_share_is_not_named_is_not_asked_for(places, check):
+def test_a_share_of_an_unnamed_client_is_not_checked(places, check):
     """What was lost before the clients were named is in no sum."""
     places.play(shares_of_four)
     first, *_ = places.uploads("leader")
@@ -182,7 +182,7 @@ def test_whose_share_is_not_named_is_not_asked_for(places, check):
 
 
 @pytest.mark.parametrize("name", PEER)
-def test_a_sum_that_may_still_be_fetched_is_asked_for(name, places, check):
+def test_a_sum_that_may_still_be_fetched_is_checked(name, places, check):
     places.play(a_sum)
     assert check("leader") == check("helper") == (0, [])
     (stored,) = places.sums(name)
@@ -190,7 +190,7 @@ def test_a_sum_that_may_still_be_fetched_is_asked_for(name, places, check):
     assert check(name) == (77, ["has a sum that its peers may fetch: it is gone"])
 
 
-def test_the_next_session_ends_the_promise_of_a_helper_and_not_of_a_leader(
+def test_the_next_session_ends_the_retention_of_a_helper_and_not_of_a_leader(
     places, check
 ):
     places.play(a_sum)

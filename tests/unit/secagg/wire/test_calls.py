@@ -100,7 +100,7 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize("request_", EXAMPLES, ids=lambda value: str(value)[:60])
-def test_a_request_survives_the_wire(request_):
+def test_a_request_round_trips(request_):
     decoded = type(request_).decode(request_.encode())
     assert decoded == request_
     assert type(getattr(decoded, "after", None)) is type(
@@ -154,9 +154,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("request_", "named"), BAD, ids=lambda value: str(value)[:60])
-def test_a_request_outside_its_limits_is_refused_by_the_name_of_the_field(
-    request_, named
-):
+def test_a_request_outside_its_limits_is_rejected_with_the_field_name(request_, named):
     with pytest.raises(RemoteProtocolError, match=named) as caught:
         type(request_).decode(request_.encode())
     assert caught.value.code is ErrorCode.BAD_ENCODING
@@ -169,12 +167,12 @@ def test_a_request_outside_its_limits_is_refused_by_the_name_of_the_field(
         FetchChunk(SESSION, Blob.SUM, -1, 1),
     ],
 )
-def test_a_number_that_the_wire_cannot_carry_is_refused_beside_it_too(request_):
+def test_an_offset_that_cannot_be_encoded_is_rejected_by_the_check(request_):
     with pytest.raises(RemoteProtocolError, match="offset"):
         request_.check()
 
 
-def test_a_message_over_the_limit_is_refused_before_it_is_parsed():
+def test_a_message_over_the_limit_is_rejected_before_it_is_parsed():
     # Valid protobuf, so that only the size can be the reason.
     data = secagg_service_pb2.ShareKeysRequest(
         session_id=SESSION, message=b"b" * MAX_MESSAGE_BYTES
@@ -190,13 +188,13 @@ def test_a_field_of_a_later_release_is_ignored():
     assert GetUploadStatus.decode(data).session_id == SESSION
 
 
-def test_no_request_shows_secret_bytes_in_its_repr():
+def test_request_reprs_contain_no_secret_bytes():
     for example in EXAMPLES:
         for name in ("message", "data"):
             assert f"{name}=" not in repr(example)
 
 
-def test_every_message_of_a_client_but_the_vector_has_one_carrier():
+def test_every_client_message_except_the_vector_has_one_carrier():
     for kind, request in (
         (Advert, AdvertiseKeys),
         (Edges, ChooseEdges),
@@ -251,7 +249,7 @@ ANSWERS = [
 @pytest.mark.parametrize(
     ("request_", "answer"), ANSWERS, ids=lambda value: str(value)[:60]
 )
-def test_an_answer_survives_the_wire(request_, answer):
+def test_an_answer_round_trips(request_, answer):
     row = CALLS[request_]
     assert row.decode(row.encode(answer)) == answer
 
@@ -260,7 +258,7 @@ def test_every_call_has_an_answer():
     assert {request for request, _ in ANSWERS} == set(CALLS)
 
 
-def test_a_reference_names_what_it_stands_for():
+def test_a_reference_identifies_the_referenced_message():
     neighbourhood = b"\1" + LARGE[1:]
     for kind, data, blob in (
         (Roster, LARGE, Blob.ROSTER),
@@ -310,7 +308,7 @@ def reference(size, digest=DIGEST, blob=Blob.ROSTER):
     ],
     ids=lambda value: str(value)[:40].replace("\n", " "),
 )
-def test_an_update_against_the_form_is_the_aggregators_fault(message, complaint):
+def test_a_malformed_update_is_an_aggregator_error(message, complaint):
     for row, data in (
         (GetUpdate, secagg_service_pb2.GetUpdateResponse(update=message)),
         (WatchSession, secagg_service_pb2.WatchSessionResponse(update=message)),
@@ -324,7 +322,7 @@ def test_an_update_against_the_form_is_the_aggregators_fault(message, complaint)
 @pytest.mark.parametrize(
     "request_", [GetOffer, GetUpdate, WatchSession, GetUploadStatus, UploadChunk]
 )
-def test_an_empty_answer_where_one_is_due_is_refused(request_):
+def test_an_empty_answer_is_rejected(request_):
     with pytest.raises(RemoteProtocolError, match="hold"):
         CALLS[request_].decode(b"")
 
@@ -333,13 +331,13 @@ def test_an_empty_answer_where_one_is_due_is_refused(request_):
 @pytest.mark.parametrize(
     "data", [b"\xff", b"\x0a\x05a", bytes(MAX_MESSAGE_BYTES + 1)], ids=range(3)
 )
-def test_bytes_that_are_no_answer_are_the_aggregators_fault(row, data):
+def test_bytes_that_are_no_answer_are_an_aggregator_error(row, data):
     with pytest.raises(RemoteProtocolError) as caught:
         row.decode(data)
     assert caught.value.code is ErrorCode.BAD_ENCODING
 
 
-def test_a_wait_is_rounded_up_and_capped_so_that_no_client_spins_or_sleeps_for_days():
+def test_a_wait_is_rounded_up_and_limited():
     def through(seconds):
         waited = [
             CALLS[row].decode(CALLS[row].encode(Wait(seconds)))
@@ -356,7 +354,7 @@ def test_a_wait_is_rounded_up_and_capped_so_that_no_client_spins_or_sleeps_for_d
 
 
 @pytest.mark.parametrize("milliseconds", [0, 3_600_001, (1 << 64) - 1])
-def test_a_wait_outside_its_range_is_refused(milliseconds):
+def test_a_wait_outside_its_range_is_rejected(milliseconds):
     message = secagg_service_pb2.GetUpdateResponse()
     message.wait.retry_after_ms = milliseconds
     message.wait.SetInParent()
@@ -365,14 +363,14 @@ def test_a_wait_outside_its_range_is_refused(milliseconds):
 
 
 @pytest.mark.parametrize("descriptor", [b"", b"none", bytes(10_000)], ids=len)
-def test_an_offer_that_is_no_descriptor_is_refused(descriptor):
+def test_an_offer_that_is_no_descriptor_is_rejected(descriptor):
     message = secagg_service_pb2.GetOfferResponse(descriptor=descriptor)
     with pytest.raises(RemoteProtocolError, match="descriptor"):
         CALLS[GetOffer].decode(message.SerializeToString())
 
 
 @pytest.mark.parametrize(("data", "total"), [(b"piece", 4), (LARGE, len(LARGE))])
-def test_a_piece_longer_than_the_whole_or_than_a_chunk_is_refused(data, total):
+def test_an_oversized_chunk_is_rejected(data, total):
     row = CALLS[FetchChunk]
     with pytest.raises(RemoteProtocolError):
         row.decode(row.encode(BlobChunk(data, total)))

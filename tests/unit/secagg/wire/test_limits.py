@@ -43,7 +43,7 @@ def parameters(**changes):
     return ProtocolParameters(**{**fields, **changes})
 
 
-def test_sizes_follow_from_the_parameters():
+def test_message_sizes_are_computed_from_the_parameters():
     complete = calls.message_sizes(parameters())
     assert complete.bundles == 99 * 96
     assert complete.shares == 100 * 34 + 13
@@ -57,7 +57,7 @@ def test_sizes_follow_from_the_parameters():
 
 
 @pytest.mark.parametrize("signed", [0, 40, 100])
-def test_a_quorum_is_at_most_as_large_as_announced(signed):
+def test_a_quorum_does_not_exceed_its_announced_size(signed):
     announced = calls.message_sizes(signing_parameters_for(100, dimension=4)).quorum
     assert announced == 8 + 100 * 100
     quorum = Quorum(
@@ -67,7 +67,7 @@ def test_a_quorum_is_at_most_as_large_as_announced(signed):
     assert len(quorum.encode()) == announced - 32 * signed
 
 
-def test_what_a_client_is_shown_of_drawn_neighbours_is_as_large_as_announced():
+def test_messages_about_drawn_neighbours_do_not_exceed_the_announced_size():
     clients, degree = 30, 9
     configured = sparse_parameters_for(clients, dimension=4, degree=degree)
     # All draw the first ones, so that these are drawn as often as can be.
@@ -86,7 +86,7 @@ def test_what_a_client_is_shown_of_drawn_neighbours_is_as_large_as_announced():
     assert announced.shares == 27 * 34 + 4
 
 
-def test_lists_of_neighbours_that_fit_into_no_object_are_refused_with_a_way_out():
+def test_oversized_neighbour_lists_are_rejected_with_a_next_step():
     tail = SparseParameters(simulated_trust(), graph_bits=40, in_cap=6000, quorum=6000)
     drawn = {"tail": tail, "max_clients": 10_000, "degree": 2000}
     calls.check_transportable(parameters(**drawn))
@@ -97,7 +97,7 @@ def test_lists_of_neighbours_that_fit_into_no_object_are_refused_with_a_way_out(
     assert "in_cap" in caught.value.next_step
 
 
-def test_the_largest_roster_that_can_be_encoded_is_as_large_as_announced():
+def test_the_largest_roster_has_the_announced_size():
     adverts = tuple(
         Advert(
             name := f"{i:0255d}",
@@ -123,7 +123,7 @@ def test_the_largest_roster_that_can_be_encoded_is_as_large_as_announced():
     assert calls.message_sizes(parameters()).roster - len(encoded) < 100
 
 
-def test_the_largest_descriptor_fits():
+def test_the_largest_descriptor_fits_into_its_limit():
     descriptor = offer_of(
         parameters(noise_block=bytes(MAX_NOISE_BLOCK_BYTES)),
         task_id="t" * MAX_TASK_ID_BYTES,
@@ -134,7 +134,7 @@ def test_the_largest_descriptor_fits():
     assert len(descriptor.encode()) <= calls.MAX_DESCRIPTOR_BYTES
 
 
-def test_a_complete_graph_that_fits_into_no_message_is_refused_with_a_way_out():
+def test_an_oversized_complete_graph_is_rejected_with_a_next_step():
     calls.check_transportable(parameters(max_clients=43_000))
     calls.check_transportable(parameters(max_clients=MAX_CLIENTS, degree=8))
     with pytest.raises(RemoteProtocolError, match="43689 neighbours") as caught:

@@ -20,7 +20,7 @@ MESSAGES = [
 ]
 
 
-def test_the_generated_code_belongs_to_the_protos():
+def test_the_generated_code_matches_the_protos():
     recorded = (ROOT / "secagg" / "v1" / "protos.sha256").read_text()
     actual = "".join(
         f"{hashlib.sha256(path.read_bytes()).hexdigest()}"
@@ -33,7 +33,7 @@ def test_the_generated_code_belongs_to_the_protos():
     }
 
 
-def test_the_generated_code_declares_exactly_what_the_protos_say():
+def test_the_generated_code_declares_exactly_what_the_protos_declare():
     text = "\n".join(re.sub(r"//.*", "", path.read_text()) for path in FILES)
     declared = set(re.findall(r"^message (\w+)", text, re.MULTILINE))
     assert declared == {message.name for message in MESSAGES}
@@ -45,7 +45,7 @@ def test_the_generated_code_declares_exactly_what_the_protos_say():
         assert numbered == [(f.name, str(f.number)) for f in message.fields]
 
 
-def test_no_message_takes_much_more_memory_than_its_bytes():
+def test_no_message_uses_repeated_or_map_fields():
     written_only = {"google_status.proto"}  # nothing of ours parses it
     for path in FILES:
         if path.name in written_only:
@@ -54,7 +54,7 @@ def test_no_message_takes_much_more_memory_than_its_bytes():
         assert not re.search(r"\brepeated\b|\bmap\b", text), path.name
 
 
-def test_no_request_carries_a_number_about_its_sender_in_the_clear():
+def test_no_request_carries_plaintext_numbers_about_its_sender():
     # What a client counts or measures belongs inside the masked vector.
     allowed = {
         "after_session",
@@ -73,7 +73,7 @@ def test_no_request_carries_a_number_about_its_sender_in_the_clear():
                 ), field.full_name
 
 
-def test_every_call_has_a_request_and_a_response_of_its_own():
+def test_every_call_has_its_own_request_and_response():
     service = secagg_service_pb2.DESCRIPTOR.services_by_name["SecAggService"]
     rows = {row.name: row for row in CALLS.values()}
     assert set(rows) == {method.name for method in service.methods}
@@ -86,7 +86,7 @@ def test_every_call_has_a_request_and_a_response_of_its_own():
         assert fields == [f.name for f in dataclasses.fields(rows[method.name].request)]
 
 
-def test_the_kinds_of_updates_are_written_at_their_field():
+def test_the_kinds_of_updates_are_documented_at_their_field():
     text = (ROOT / "protos" / "secagg" / "v1" / "messages.proto").read_text()
     comment = text.split("Which message it is")[1].split("uint32 kind")[0]
     names = {5: "roster", 6: "delivery", 7: "survivors", 8: "release", 9: "abort"}
@@ -96,7 +96,7 @@ def test_the_kinds_of_updates_are_written_at_their_field():
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_every_declaration_says_what_it_is(path):
+def test_every_proto_declaration_has_a_comment(path):
     lines = path.read_text().splitlines()
     declaration = re.compile(
         r"^\s*(message|enum|service|rpc|oneof) |^\s*\w[\w ]* = \d+;"
@@ -106,13 +106,13 @@ def test_every_declaration_says_what_it_is(path):
             assert above.strip().startswith("//"), f"{path.name}: {line.strip()}"
 
 
-def test_zero_is_never_a_meaning():
+def test_zero_is_always_unspecified():
     for module in MODULES:
         for enum in module.DESCRIPTOR.enum_types_by_name.values():
             assert enum.values_by_number[0].name.endswith("_UNSPECIFIED")
 
 
-def test_numbers_on_the_wire_are_those_of_the_program():
+def test_enum_numbers_on_the_wire_match_the_program():
     assert {
         value.name.removeprefix("ROUND_"): value.number
         for value in messages_pb2.Round.DESCRIPTOR.values
@@ -125,7 +125,7 @@ def test_numbers_on_the_wire_are_those_of_the_program():
     } == {blob.name: int(blob) for blob in Blob}
 
 
-def test_the_generated_code_asks_for_the_oldest_runtimes_we_declare():
+def test_the_generated_code_requires_the_oldest_declared_runtimes():
     text = (ROOT / "secagg" / "v1" / "messages_pb2.py").read_text()
     assert "# Protobuf Python Version: 6.30.0" in text
     text = (ROOT / "secagg" / "v1" / "secagg_service_pb2_grpc.py").read_text()

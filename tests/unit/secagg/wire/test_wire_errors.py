@@ -27,7 +27,7 @@ from tests.cases import each_of
         lambda code: ThresholdNotMetError(alive=3, needed=5, code=code),
     ],
 )
-def test_class_number_and_attributes_of_an_error_survive_the_wire(code, build):
+def test_class_code_and_attributes_of_an_error_round_trip(code, build):
     before = build(code)
     after = errors.as_seen_by_peer(before)
     assert type(after) is type(before)
@@ -35,7 +35,7 @@ def test_class_number_and_attributes_of_an_error_survive_the_wire(code, build):
     assert vars(after) == vars(before)
 
 
-def test_a_message_that_came_too_late_is_nobodys_fault():
+def test_a_late_message_has_no_party_at_fault():
     late = RemoteProtocolError("late", code=ErrorCode.DEADLINE, sender="c1")
     detail = errors_pb2.ErrorDetail.FromString(errors.encode_error(late))
     assert detail.fault == errors_pb2.FAULT_TIMING
@@ -53,7 +53,7 @@ def test_a_message_that_came_too_late_is_nobodys_fault():
         ServiceError("state of client c7", code=ErrorCode.BAD_SETTINGS),
     ],
 )
-def test_a_fault_of_the_aggregator_itself_travels_without_its_text(error):
+def test_an_internal_error_is_sent_without_its_text(error):
     assert b"c7" not in errors.encode_error(error)
     seen = errors.as_seen_by_peer(error)
     assert isinstance(seen, ServiceError)
@@ -61,7 +61,7 @@ def test_a_fault_of_the_aggregator_itself_travels_without_its_text(error):
     assert seen.retry_after_seconds is None
 
 
-def test_every_number_that_travels_has_a_name_on_the_wire():
+def test_every_travelling_code_has_a_name_on_the_wire():
     for code in ErrorCode:
         assert (code in errors.TRAVELLING) == (code < 60)
         if code in errors.TRAVELLING:
@@ -78,7 +78,7 @@ def test_an_unreadable_detail_is_ignored(value):
     assert errors.decode_error(value) is None
 
 
-def test_numbers_of_a_later_release_become_internal():
+def test_codes_of_a_later_release_are_decoded_as_internal():
     detail = errors_pb2.ErrorDetail(message="new trouble")
     detail.code, detail.fault = 555, 99
     error = errors.decode_error(detail.SerializeToString())
@@ -90,7 +90,7 @@ def test_numbers_of_a_later_release_become_internal():
 @pytest.mark.parametrize(
     "code", sorted(set(ErrorCode) - errors.TRAVELLING), ids=lambda code: code.name
 )
-def test_no_peer_speaks_in_the_name_of_this_machine(code):
+def test_a_peer_cannot_send_local_error_codes(code):
     detail = errors_pb2.ErrorDetail(message="delete your state")
     detail.fault = errors_pb2.FAULT_SERVICE
     detail.code = code.value
@@ -99,7 +99,7 @@ def test_no_peer_speaks_in_the_name_of_this_machine(code):
     assert told.code is ErrorCode.INTERNAL
 
 
-def test_what_a_peer_wrote_is_one_line_of_bounded_length():
+def test_text_of_a_peer_is_reduced_to_one_line_of_limited_length():
     hostile = "\x1b]0;owned\x07\r\nERROR forged" + "é" * 4000
     seen = errors.as_seen_by_peer(RemoteProtocolError(hostile, next_step=hostile))
     assert str(seen).isprintable()
@@ -111,6 +111,6 @@ def test_what_a_peer_wrote_is_one_line_of_bounded_length():
     assert len(encoded) <= 4096
 
 
-def test_a_detail_over_the_limit_is_not_read():
+def test_a_detail_over_the_limit_is_ignored():
     detail = errors_pb2.ErrorDetail(message="x" * 4096)
     assert errors.decode_error(detail.SerializeToString()) is None

@@ -73,7 +73,7 @@ def test_a_cost_is_the_divergence_of_the_mixture_by_quadrature(rate, order):
     assert backward <= right
 
 
-def test_people_at_the_clip_cost_the_worst_case_of_their_orders():
+def test_clients_at_the_clip_cost_the_worst_case_of_their_orders():
     stated = spent(accountant(), np.ones(7), 10)
     closed = min(
         (10 * order * (order + 1) / 32 - math.log(DELTA)) / order for order in ORDERS
@@ -90,7 +90,7 @@ def test_people_at_the_clip_cost_the_worst_case_of_their_orders():
     assert delta == pytest.approx(DELTA, rel=2e-2)
 
 
-def test_small_contributors_cost_less_and_none_costs_more_than_at_the_clip():
+def test_smaller_contributions_cost_less():
     whole = spent(accountant(), np.ones(50), 10).epsilon
     mixed = spent(accountant(), np.linspace(0.0, 1.0, 50), 10).epsilon
     small = spent(accountant(), np.full(50, 0.1), 10).epsilon
@@ -98,7 +98,7 @@ def test_small_contributors_cost_less_and_none_costs_more_than_at_the_clip():
 
 
 @pytest.mark.parametrize("stddev", [0.01, 1.0, 300.0])
-def test_costs_of_every_size_are_averaged(stddev):
+def test_the_cost_is_the_average_over_contributions_of_different_size(stddev):
     people = np.array([0.3, 0.6, 0.9])
     made = accountant(release_noise=SampledGaussian(stddev), l2_clip=30.0, rounds=7)
     found = made.add_release(people)._spent
@@ -112,14 +112,14 @@ def test_costs_of_every_size_are_averaged(stddev):
         assert cost == pytest.approx(float(expected), rel=1e-9)
 
 
-def test_shares_of_noise_count_together_at_the_joint_level():
+def test_shares_of_noise_are_summed_at_the_joint_level():
     joint = SampledGaussian.of_shares(2.0, 9)
     assert joint == SampledGaussian(6.0)
     made = spent(accountant(release_noise=joint, level=Level.JOINT), np.ones(3), 4)
     assert made.epsilon < spent(accountant(), np.ones(3), 4).epsilon
 
 
-def test_instances_add_up_or_take_the_largest_by_level():
+def test_instances_add_up_or_take_the_maximum_depending_on_the_level():
     first, second = np.array([0.2, 0.5]), np.array([0.9])
     costs = {}
     for level in (Level.INSTANCE_SEQUENTIAL, Level.INSTANCE_PARALLEL):
@@ -145,7 +145,7 @@ def true_failure(epsilon, loss_means, chances):
     return total
 
 
-def test_the_published_composition_fails_where_people_differ_and_ours_does_not():
+def test_the_published_composition_fails_for_unequal_clients_and_ours_holds():
     # One in a thousand at the clip, the others nowhere; 200 releases.
     rare, rounds, stddev = 1e-3, 200, 4.0
     people = np.zeros(1000)
@@ -165,7 +165,7 @@ def test_the_published_composition_fails_where_people_differ_and_ours_does_not()
     assert ours.epsilon > claimed
 
 
-def test_students_interval_misses_rare_people_and_the_bounded_one_does_not():
+def test_students_interval_misses_rare_clients_and_the_bounded_one_does_not():
     # Most people cost nothing, one in 200 costs everything; samples of 100.
     rare, size, failure = 1 / 200, 100, 0.01
     missed = dict.fromkeys(Interval, 0.0)
@@ -203,7 +203,7 @@ def following_failure(epsilon, *, edge, first, second):
     return float(np.sum(density * exceeds) * (losses[1] - losses[0]))
 
 
-def test_distances_that_follow_the_noise_break_the_average_but_not_the_quantile():
+def test_adaptive_distances_break_the_average_but_not_the_quantile():
     # A client that the first release has shown most is the only one in the second.
     first, second, edge, delta = 18.4, 4.6, 40.0, 1e-8
     picked = scipy.stats.norm.sf((edge - first) / math.sqrt(2 * first))
@@ -229,7 +229,7 @@ def test_distances_that_follow_the_noise_break_the_average_but_not_the_quantile(
     assert stated == pytest.approx(2 * (first + second) - math.log(delta))
 
 
-def test_sequential_accounting_understates_a_client_that_is_known():
+def test_sequential_accounting_understates_the_cost_of_a_known_client():
     # Batches of 10 from 20 own records, among 10 000 of all clients.
     noise, people = 1.5, np.ones(5)
     epsilons = {}
@@ -242,14 +242,14 @@ def test_sequential_accounting_understates_a_client_that_is_known():
 # --- estimates ---------------------------------------------------------------------
 
 
-def test_a_sample_costs_more_than_the_whole_population():
+def test_a_sample_costs_more_than_the_known_population():
     people = np.linspace(0.0, 0.5, 400)
     known = spent(accountant(), people, 3)
     sampled = spent(accountant(interval=Interval.BOUNDED), people, 3)
     assert known.epsilon < sampled.epsilon
 
 
-def test_the_quantile_of_a_sample_is_safe():
+def test_the_quantile_of_a_sample_has_its_confidence():
     # Order statistics of draws from 1..100: how often does the bound lie too low?
     share, failure, size = 0.1, 0.05, 60
     sample = np.arange(1.0, size + 1)
@@ -268,7 +268,7 @@ def test_the_quantile_of_a_sample_is_safe():
 # --- what is said, and what is refused ---------------------------------------------
 
 
-def test_no_figure_stands_without_the_one_for_all_clients_and_its_label():
+def test_every_average_is_printed_with_the_worst_case_and_its_assumptions():
     stated = spent(accountant(interval=Interval.STUDENT), np.full(20, 0.1), 2)
     worst, drawn = stated.lines()
     assert worst.startswith(f"worst case: {stated.worst_case.figures()} (")
@@ -281,14 +281,14 @@ def test_no_figure_stands_without_the_one_for_all_clients_and_its_label():
     assert not hasattr(stated, "status")
 
 
-def test_a_release_beyond_the_plan_is_refused():
+def test_a_release_beyond_the_plan_is_rejected():
     made = accountant(rounds=1)
     made.add_release(np.ones(2))
     with pytest.raises(ParameterError, match="1 rounds were planned"):
         made.add_release(np.ones(2))
 
 
-def test_distances_beyond_the_clip_are_refused():
+def test_distances_beyond_the_clip_are_rejected():
     with pytest.raises(InputError, match="exceeds the clip"):
         accountant().add_release(np.array([0.5, 1.1]))
 
@@ -301,7 +301,7 @@ def test_invalid_distances_are_refused(wrong):
         accountant().add_release(wrong)
 
 
-def test_levels_take_their_own_shape():
+def test_levels_use_their_own_shape():
     with pytest.raises(InputError, match=r"takes one vector$"):
         accountant().add_release([np.ones(2)])
     with pytest.raises(InputError, match="for every client"):
@@ -322,7 +322,7 @@ def test_settings_out_of_range_are_refused_by_name(changed, parameter):
     assert refused.value.parameter == parameter
 
 
-def test_a_delta_that_the_estimates_use_up_is_refused():
+def test_a_delta_used_up_by_the_estimates_is_rejected():
     made = accountant(interval=Interval.BOUNDED, failure=1e-4)
     with pytest.raises(ParameterError, match="already take"):
         made.statement(1e-4)

@@ -54,21 +54,21 @@ def largest_error(name, points):
 
 
 @pytest.mark.parametrize("name", sorted(POINTS_OF))
-def test_numpy_errs_by_at_most_four_units_in_the_last_place(name):
+def test_numpy_functions_err_by_at_most_four_units_in_the_last_place(name):
     assert largest_error(name, POINTS_OF[name]) <= ALLOWED_ULPS
     # In the shortest arrays the ends of vectors are all that there is.
     for length in (1, 2, 3, 5, 7):
         assert largest_error(name, POINTS_OF[name][:length]) <= ALLOWED_ULPS
 
 
-def test_a_function_that_errs_more_is_noticed(monkeypatch):
+def test_a_function_with_a_larger_error_is_detected(monkeypatch):
     right = np.exp
     monkeypatch.setattr(np, "exp", lambda points: right(points) * (1 + 2.0**-49))
     assert largest_error("exp", POINTS_OF["exp"]) > ALLOWED_ULPS
 
 
 @pytest.mark.parametrize("found", [MixtureContourAccountant, MixturePLDAccountant])
-def test_the_assumption_names_every_function_that_is_sampled(found):
+def test_the_assumption_names_every_sampled_function(found):
     (said,) = (
         sentence
         for sentence in found(adversary=Adversary.SERVER)._assumptions()

@@ -118,7 +118,7 @@ def test_needs_at_most_two_percent_more_noise_than_a_central_gaussian():
     # On the coarsest grid that code, less precise far out, asked for 4.1973.
     [(1.0, 0.5, 4.0136), (1.0, 1.0, 14.672), (0.1, 1.0, 949.78), (1.0, 4.0, 224.50)],
 )
-def test_a_cap_below_one_step_needs_the_noise_that_was_found_by_other_code(
+def test_a_cap_below_one_step_needs_the_noise_computed_independently(
     epsilon, scale, variance
 ):
     cap = math.ceil(6.0 * scale / 256.0 * 4096.0) / 4096.0
@@ -161,7 +161,7 @@ def test_one_coordinate_that_takes_the_whole_norm_stays_below_the_bound():
     assert exact == pytest.approx(7.78e-6, rel=0.025)
 
 
-def test_claiming_three_percent_less_noise_than_needed_is_refuted_by_a_vector():
+def test_claiming_three_percent_less_noise_is_refuted_by_a_vector():
     less = 0.97 * float(CALIBRATED)
     exact = fourier_delta(less, 0.5, 64, 1.0)
     assert exact > 1.15 * TARGET_DELTA
@@ -220,7 +220,7 @@ def test_integer_vectors_too_short_for_the_dimension_are_bounded_at_both_ends():
     assert exact <= bound.delta(1.0)
 
 
-def test_the_end_of_norm_zero_counts_only_where_the_bound_cannot_be_reached():
+def test_a_zero_norm_vector_is_counted_only_where_the_bound_is_unreachable():
     integer = CoordinateNorm.INTEGER
     lone = bound_of(9.0, 11.0, largest=2.0, dim=1, kind=integer)
     many = bound_of(9.0, 11.0, largest=2.0, dim=11, kind=integer)
@@ -301,7 +301,7 @@ def test_a_second_release_is_refused():
             account(*events)
 
 
-def test_sampling_that_noise_in_shares_gives_away_is_stated_as_uncounted():
+def test_sampling_with_noise_shares_is_stated_as_not_counted():
     sampled = PoissonSampled(mixture(), 0.1)
     statement = account(sampled).statement(TARGET_DELTA)
     assert statement.epsilon == account(mixture()).epsilon(TARGET_DELTA)
@@ -336,7 +336,7 @@ def test_other_events_and_replace_one_are_refused():
         )
 
 
-def test_statement_names_status_assumptions_and_what_a_reviewer_must_repeat():
+def test_the_statement_names_status_assumptions_and_the_verifiable_figures():
     statement = account(mixture()).statement(TARGET_DELTA)
     assert statement.status == "certified"
     assert any("IEEE 754" in sentence for sentence in statement.assumptions)
@@ -393,7 +393,7 @@ def test_hardly_any_sensitivity_gives_hardly_any_loss_without_overflow(
     assert bound.epsilon(1e-6) < 0.3
 
 
-def test_both_directions_decide_about_delta():
+def test_delta_is_the_larger_of_both_directions():
     bound = ContourBound(
         noise_variance=16.0,
         norm=CoordinateNorm.SQUARE,
@@ -412,7 +412,7 @@ def test_both_directions_decide_about_delta():
     ("variance", "norm", "largest", "target"),
     [(0.5, 0.02068, 0.1438, 1e-9), (4.8, 0.02068, 0.1438, 1e-9), (3.1, 1.0, 1.0, 1e-5)],
 )
-def test_a_direction_in_which_losses_are_bounded_spoils_nothing(
+def test_a_direction_with_bounded_losses_does_not_affect_the_other(
     variance, norm, largest, target
 ):
     # Leaving out a vector shorter than a step loses at most log(1/(1 − x)) for each
@@ -429,7 +429,7 @@ def coarse_grid(dim=1092, variance=147.66):
     return SkellamMixtureEvent(dim, Fraction(variance), 20.763, 5.0)
 
 
-def test_searches_bound_the_one_direction_that_clearly_decides():
+def test_a_search_evaluates_only_the_dominating_direction():
     event = coarse_grid()
     stated = make_accountant("mixture-contour", adversary=Adversary.SERVER)
     guess = make_accountant(
@@ -454,7 +454,7 @@ def test_searches_bound_the_one_direction_that_clearly_decides():
     assert math.log(even.delta(8.6)) == pytest.approx(log_delta, rel=1e-12)
 
 
-def test_an_epsilon_is_not_searched_in_a_direction_that_has_less_of_it():
+def test_epsilon_is_searched_only_in_the_dominating_direction():
     bound = contour_bound.__wrapped__(coarse_grid(), whole_curve=False)
     epsilon = bound.epsilon(1e-6)
     assert bound.contours_bounded <= 3

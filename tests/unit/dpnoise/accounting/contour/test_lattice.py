@@ -99,7 +99,7 @@ def test_tails_of_coordinates_below_one_step_are_bounded(variance, exponent, lar
                 assert np.all(logs[:299] >= tails - 1e-9)
 
 
-def test_windows_of_coordinates_below_one_step_are_short():
+def test_windows_of_coordinates_below_one_step_are_narrow():
     lattice = ContourLattice.build(59.0, 1500)
     for exponent in (3400.0, -3400.0):
         # Whole steps would ask for some 3400 integers.
@@ -117,11 +117,11 @@ def test_variances_outside_the_tables_are_refused_with_the_nearest_one():
         assert ContourLattice.build(nearest, reach).noise_variance == nearest
 
 
-def test_windows_that_miss_mass_are_refused_rather_than_renormalised():
+def test_windows_that_miss_mass_are_rejected_instead_of_renormalised():
     with pytest.raises(CertificateError, match="misses mass"):
         ContourLattice.build(3000.0, 200)
 
 
-def test_windows_without_end_are_refused():
+def test_windows_that_are_too_wide_are_rejected():
     with pytest.raises(ParameterError, match="integers per side"):
         ContourLattice.build(1.0, 1 << 20)

@@ -130,7 +130,7 @@ def test_a_concrete_run_loses_less_than_stated_and_almost_as_much(calibrated):
     assert 0.85 * DELTA < exact <= DELTA
 
 
-def test_three_percent_less_noise_than_stated_would_be_too_little(calibrated):
+def test_three_percent_less_noise_than_stated_is_insufficient(calibrated):
     less = 0.97 * float(calibrated)
     assert delta_after_sampling(less, 1.0) > 1.05 * DELTA
     claimed = account(training(Fraction(less)), adversary=Adversary.SERVER)
@@ -165,7 +165,7 @@ def test_the_pair_lies_between_the_bound_on_each_contour_and_a_concrete_vector()
 @pytest.mark.parametrize(
     ("variance", "norm", "largest"), [(200, 64.0, 1.0), (60, 1e-4, 2e-3)]
 )
-def test_a_guessed_curve_is_the_bounded_one_at_a_third_of_the_contours(
+def test_an_estimated_curve_matches_the_bound_with_a_third_of_the_contours(
     variance, norm, largest
 ):
     release = mixture(variance, norm, largest)
@@ -183,7 +183,7 @@ def test_a_guessed_curve_is_the_bounded_one_at_a_third_of_the_contours(
     assert guessed_at < 0.45 * all_of_them.contours_bounded
 
 
-def test_where_a_guess_would_say_nothing_every_contour_is_bounded():
+def test_without_a_useful_estimate_every_contour_is_bounded():
     release = mixture(Fraction(58, 10_000), 0.0047, 0.0083)
     bound = contour_bound(release, whole_curve=True)
     for direction in Direction:
@@ -194,7 +194,7 @@ def test_where_a_guess_would_say_nothing_every_contour_is_bounded():
         np.testing.assert_array_equal(guessed, bounded)
 
 
-def test_what_guesses_says_so_and_is_close():
+def test_an_estimating_accountant_is_labelled_and_close():
     event = Repeated(mixture(200), 100)
     guess = make_accountant(
         "mixture-pld", adversary=Adversary.SERVER, estimating=True
@@ -234,7 +234,7 @@ def test_the_server_gets_no_amplification_from_sampling():
     assert any("Sampling of users was not counted" in text for text in sentences)
 
 
-def test_statement_says_what_sampling_and_arithmetic_it_rests_on():
+def test_the_statement_names_its_assumptions_on_sampling_and_arithmetic():
     sampled = PoissonSampled(mixture(227, norm=16.0), 0.1)
     statement = account(sampled, name="hypothetical-mixture-pld").statement(1e-5)
     assert statement.status == "hypothetical"
@@ -248,7 +248,7 @@ def test_vectors_of_length_zero_cost_nothing():
     assert account(mixture(5, norm=0.0)).epsilon(1e-9) == 0.0
 
 
-def test_what_the_theorem_does_not_cover_is_refused():
+def test_events_outside_the_theorem_are_rejected():
     with pytest.raises(UnknownEventError):
         account(GaussianEvent(1, 1.0, 1.0))
     with pytest.raises(TheoremNotApplicableError):
@@ -278,7 +278,7 @@ def test_a_thousand_releases_without_amplification_have_a_finite_epsilon():
     assert found[0] == pytest.approx(found[1], rel=0.01)
 
 
-def test_the_curve_reaches_as_far_as_the_noise_of_a_coarse_grid():
+def test_the_curve_covers_the_noise_of_a_coarse_grid():
     # A step against noise of half a step: losses far beyond a Gaussian's nine
     # deviations, which are nothing but the whole of delta where the curve ends early.
     release = SkellamMixtureEvent(4096, Fraction(1, 5), 0.0155, 0.0118)
@@ -289,7 +289,7 @@ def test_the_curve_reaches_as_far_as_the_noise_of_a_coarse_grid():
     assert curve.epsilon(1e-10) == pytest.approx(one.epsilon(1e-10), rel=0.05)
 
 
-def test_a_curve_of_little_noise_is_not_built_once_more_for_a_guess(monkeypatch):
+def test_a_curve_of_little_noise_is_not_built_again_for_an_estimate(monkeypatch):
     """The rough search has found what a guess would say: there it is the bound."""
     target = {
         "accountant": "mixture-pld",

@@ -97,14 +97,14 @@ def test_a_rare_huge_loss_does_not_widen_the_window():
     assert made.delta(0.01) == pytest.approx(expected, rel=0.01)
 
 
-def test_the_fast_curve_is_the_analytic_one():
+def test_the_fast_curve_equals_the_analytic_one():
     pair = gaussian_pair(2.0)
     for epsilon in pair.losses[pair.losses > 0][::400]:
         exact = gaussian_delta(float(epsilon), noise_multiplier=2.0)
         assert pair.delta(float(epsilon)) == pytest.approx(exact, rel=1e-6, abs=1e-19)
 
 
-def test_both_directions_count_and_the_larger_one_wins():
+def test_epsilon_is_the_larger_of_both_directions():
     made = account(gaussian(1.0, 0.2, 5))
     forward, reverse = made._loss_sums()
     assert forward.epsilon(1e-5) > reverse.epsilon(1e-5)
@@ -131,20 +131,20 @@ def test_composition_is_heterogeneous_and_incremental():
     assert together.epsilon(1e-6) == pytest.approx(one_by_one.epsilon(1e-6), rel=1e-9)
 
 
-def test_releases_that_show_nothing_cost_nothing():
+def test_releases_without_sensitivity_cost_nothing():
     silent = GaussianEvent(dim=1, noise_variance=1.0, l2_sensitivity=0.0)
     assert account(silent).epsilon(1e-9) == 0.0
     assert account(silent).delta(0.0) == 0.0
 
 
-def test_claiming_three_percent_less_noise_is_noticed():
+def test_a_claim_of_three_percent_less_noise_is_detected():
     # The independent library's ε at 3 % less variance exceeds what we state.
     honest = account(gaussian(1.0, 0.01, 100)).epsilon(1e-6)
     less = oracle(math.sqrt(0.97), 0.01, 100, 1e-6, 1e-4)
     assert less > honest * 1.01
 
 
-def test_deltas_below_the_floor_and_foreign_events_are_refused():
+def test_deltas_below_the_minimum_and_unsupported_events_are_rejected():
     made = account(gaussian(1.0, count=2))
     with pytest.raises(ParameterError) as caught:
         made.epsilon(DELTA_FLOOR / 2)
@@ -154,7 +154,7 @@ def test_deltas_below_the_floor_and_foreign_events_are_refused():
         made.compose(foreign)
 
 
-def test_next_to_no_noise_with_selection_is_estimated_to_show_all_that_is_shown():
+def test_almost_no_noise_with_selection_is_bounded_by_the_selection_rate():
     """A search for the least noise asks about that, too, where shifts are infinite."""
     for shift in (1e200, math.inf):
         coined = SampledGaussians.of([(shift, 0.25, 1)])
@@ -162,7 +162,7 @@ def test_next_to_no_noise_with_selection_is_estimated_to_show_all_that_is_shown(
         assert coined.delta(1.0) == pytest.approx(0.25)
 
 
-def test_one_release_with_selection_builds_no_pair(monkeypatch):
+def test_one_release_with_selection_uses_the_closed_form(monkeypatch):
     def pair(*_):
         raise AssertionError
 

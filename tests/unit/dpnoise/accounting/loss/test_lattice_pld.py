@@ -76,7 +76,7 @@ def _moved(law, shift, room=6):
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0, 2.5])
 @pytest.mark.parametrize("variance", [0.05, 0.8, 4.0])
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_ones_lose_what_enumeration_finds(count, variance, epsilon):
+def test_vectors_of_ones_have_the_loss_found_by_enumeration(count, variance, epsilon):
     law = skellam_law(variance, 24)
     exact = divergence(law, (1,) * count, epsilon)
     stated = account(ones(count, Fraction(variance))).delta(epsilon)
@@ -105,7 +105,9 @@ def inverted(variance, copies, epsilon):
     ("variance", "copies", "epsilon"),
     [(110.94, 8, 1.0), (138.854, 10, 1.0), (15.02, 8, 3.0)],
 )
-def test_many_ones_lose_what_fourier_inversion_finds(variance, copies, epsilon):
+def test_vectors_of_many_ones_have_the_loss_found_by_fourier_inversion(
+    variance, copies, epsilon
+):
     exact = inverted(variance, copies, epsilon)
     stated = account(ones(copies, Fraction(variance))).delta(epsilon)
     repeated = account(Repeated(ones(1, Fraction(variance)), copies)).delta(epsilon)
@@ -133,7 +135,9 @@ transform splits atoms between neighbours; within a part in ten thousand or a di
 
 
 @pytest.mark.parametrize(("count", "releases", "epsilon", "variance"), REQUIRED)
-def test_required_noise_is_that_of_another_program(count, releases, epsilon, variance):
+def test_the_required_noise_equals_that_of_an_independent_program(
+    count, releases, epsilon, variance
+):
     def spent(factor):
         noise = Fraction(variance) * Fraction(factor)
         return account(Repeated(ones(count, noise), releases)).epsilon(DELTA)
@@ -152,7 +156,7 @@ def test_few_ones_need_no_more_than_the_central_gaussian(count, epsilon):
 
 
 @pytest.mark.parametrize("count", [3, 6, 12, 13])
-def test_a_root_rounded_down_still_admits_all_its_ones(count):
+def test_a_norm_rounded_down_still_admits_all_ones(count):
     # ⌊(√3)²⌋ is 2 in floats, and two ones lose far less than three.
     event = SkellamEvent(64, Fraction(26.288), math.sqrt(count), linf_sensitivity=1)
     exact = account(ones(count, Fraction(26.288)))
@@ -160,7 +164,7 @@ def test_a_root_rounded_down_still_admits_all_its_ones(count):
     assert account(event).delta(1.0) >= 2e-4
 
 
-def test_unsigned_vectors_differ_by_less_in_replace_one():
+def test_unsigned_vectors_differ_less_than_signed_ones_under_replace_one():
     counted = ones(1, Fraction(26.288), unsigned=True)
     signed = ones(1, Fraction(26.288))
     law = skellam_law(26.288, 90)
@@ -173,7 +177,7 @@ def test_unsigned_vectors_differ_by_less_in_replace_one():
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.2, 1.0, 3.0])
-def test_entries_above_one_lose_what_the_worst_vector_loses(epsilon):
+def test_entries_above_one_have_the_loss_of_the_worst_vector(epsilon):
     event = SkellamEvent(
         3, Fraction(1), 3.0, linf_sensitivity=2, l1_sensitivity=4.0, l2_squared=6
     )
@@ -188,13 +192,13 @@ def test_entries_above_one_lose_what_the_worst_vector_loses(epsilon):
     assert exact <= stated <= exact * 1.01
 
 
-def test_the_worst_vector_may_change_from_release_to_release():
+def test_the_worst_vector_can_differ_between_releases():
     event = SkellamEvent(8, Fraction(4), 2.0, l2_squared=4)
     # First a two, then four ones: no single vector twice reaches it.
     assert account(Repeated(event, 2)).delta(0.5) >= 0.40489
 
 
-def test_shapes_are_the_vectors_to_which_no_one_can_be_added():
+def test_shapes_are_the_maximal_vectors_within_the_bounds():
     bounds = ShiftBounds(dim=3, squared_norm=9, total=5, largest=3)
     assert set(bounds.shapes()) == {(1, 1, 1), (2, 1, 1), (2, 2, 1), (3,)}
 
@@ -215,7 +219,7 @@ def test_a_sampled_release_depends_on_a_single_selection(epsilon):
 
 
 @pytest.mark.parametrize("epsilon", [0.3, 1.0])
-def test_binomial_noise_ends_and_tells_the_world_there(epsilon):
+def test_binomial_noise_has_the_exact_loss_at_its_ends(epsilon):
     trials = 16
     law = np.array([math.comb(trials, k) / 2**trials for k in range(trials + 1)])
     exact = divergence(law, (1, 1), epsilon)
@@ -227,7 +231,7 @@ def test_binomial_noise_ends_and_tells_the_world_there(epsilon):
 
 
 @pytest.mark.parametrize("epsilon", [0.3, 1.5])
-def test_discrete_gaussian_noise_loses_what_enumeration_finds(epsilon):
+def test_discrete_gaussian_noise_loss_matches_enumeration(epsilon):
     outcomes = np.arange(-30, 31)
     law = np.exp(-(outcomes**2) / (2 * 3.0))
     exact = divergence(law / law.sum(), (1, 1, 1), epsilon)
@@ -235,14 +239,14 @@ def test_discrete_gaussian_noise_loses_what_enumeration_finds(epsilon):
     assert exact <= account(event).delta(epsilon) <= max(exact * 1.2, exact + 1e-9)
 
 
-def test_no_noise_to_speak_of_hides_nothing():
+def test_negligible_noise_gives_no_privacy():
     event = BinomialEvent(1, 1, 1.0, 1.0, 1)
     assert account(event).delta(3.0) == 1.0
     assert account(event).epsilon(DELTA) == math.inf
 
 
 @pytest.mark.parametrize("variance", ["7/65536", "1/100", "1", "200"])
-def test_grids_stay_short_however_long_and_rare_the_losses_are(variance):
+def test_grids_stay_short_for_long_and_rare_losses(variance):
     """Products take the square of a grid's length, and any caller may ask for them."""
     law = IntegerLaw("skellam", Fraction(variance))
     longest = 2 * (1 << 14) + 1
@@ -250,18 +254,18 @@ def test_grids_stay_short_however_long_and_rare_the_losses_are(variance):
     assert envelope_pair(law, ShiftBounds(38, 14, 14, 3)).losses.size <= longest
 
 
-def test_so_little_noise_that_every_product_is_given_away_hides_nothing():
+def test_noise_too_small_for_the_lattice_gives_no_privacy():
     law = IntegerLaw("skellam", Fraction(13, 1 << 20))
     assert envelope_pair(law, ShiftBounds(38, 14, 14, 3)).delta(60.0) == 1.0
 
 
-def test_a_vector_of_zeros_shows_nothing():
+def test_a_vector_of_zeros_has_no_loss():
     event = SkellamEvent(4, Fraction(1), 0.9)
     assert account(event).epsilon(DELTA) == 0.0
     assert account(event).delta(0.0) == 0.0
 
 
-def test_events_whose_square_is_not_covered_by_the_norm_are_refused():
+def test_events_whose_norm_does_not_cover_the_square_are_rejected():
     with pytest.raises(ParameterError, match="l2_squared") as caught:
         SkellamEvent(4, Fraction(1), math.sqrt(3.0), l2_squared=3)
     nearest = float(caught.value.nearest)
@@ -275,7 +279,7 @@ def test_events_whose_square_is_not_covered_by_the_norm_are_refused():
         SkellamEvent(64, Fraction(100), 6.0),
     ],
 )
-def test_what_is_not_tabulated_is_refused(event):
+def test_events_that_are_not_tabulated_are_rejected(event):
     with pytest.raises(TheoremNotApplicableError, match="name no accountant"):
         account(event).epsilon(DELTA)
 

@@ -73,7 +73,7 @@ def test_negative_epsilons_follow_from_the_other_direction():
         assert back >= math.exp(-1.0 - 2.0 * epsilon)
 
 
-def test_mass_beyond_the_last_point_is_an_infinite_loss():
+def test_mass_beyond_the_last_point_counts_as_an_infinite_loss():
     pair = DominatingPair.from_curves(
         np.array([0.0, 1.0]), np.array([0.5, 0.2]), np.array([0.5, 0.1])
     )
@@ -107,7 +107,7 @@ def test_sampling_matches_the_exact_identities_of_both_directions(rate):
             assert pair.reversed.delta(epsilon) == pytest.approx(exact, rel=1e-4)
 
 
-def test_sampling_keeps_the_mass_that_only_one_world_produces():
+def test_sampling_keeps_the_mass_of_one_neighbouring_input_only():
     pair = DominatingPair.from_curves(
         np.array([0.0, 1.0]), np.array([0.5, 0.3]), np.array([0.5, 0.2])
     )
@@ -125,7 +125,7 @@ def test_sampling_at_rate_one_changes_nothing():
     assert pair.sampled(1.0) is pair
 
 
-def test_a_grid_keeps_the_mass_and_weakens_no_epsilon():
+def test_a_grid_keeps_the_mass_and_never_lowers_delta():
     pair = gaussian_pair(1.0).sampled(0.1)
     step = 0.05
     index, mass = pair.on_grid(step)
@@ -190,6 +190,6 @@ def test_infinite_losses_add_up_and_can_make_a_target_unreachable():
     assert composed.delta(100.0) == pytest.approx(1e-3, rel=1e-3)
 
 
-def test_nothing_is_quoted_below_the_floor():
+def test_no_delta_below_the_minimum_is_reported():
     composed = ComposedLoss([(gaussian_pair(3.0), 1)], relative_variance=1e-6)
     assert composed.delta(9.0) == DELTA_FLOOR

@@ -70,7 +70,7 @@ def test_the_leading_term_is_the_classical_gaussian():
     assert binomial_epsilon(1e-5, huge) == pytest.approx(gaussian, rel=1e-3)
 
 
-def test_where_the_condition_fails_nothing_is_promised():
+def test_outside_its_condition_the_bound_is_infinite():
     few = dataclasses.replace(RELEASE, num_trials=1000)
     assert binomial_epsilon(1e-5, few) == math.inf
     assert account(few).epsilon(1e-5) == math.inf
@@ -90,7 +90,7 @@ def test_many_releases_compose_by_the_better_theorem():
     assert few == pytest.approx(2 * account(RELEASE).epsilon(5e-6), rel=1e-9)
 
 
-def test_sampling_helps_in_the_published_world_only():
+def test_only_the_published_setting_is_amplified_by_sampling():
     sampled = Repeated(PoissonSampled(RELEASE, 0.01), 10)
     server = account(sampled).epsilon(1e-5)
     reader = account(sampled, adversary=Adversary.MODEL_READER).epsilon(1e-5)
@@ -109,7 +109,7 @@ def test_replace_one_doubles_the_sensitivities():
     assert replaced == account(doubled).epsilon(1e-5)
 
 
-def test_the_figure_is_marked_recalled_and_never_chosen_by_default():
+def test_the_recalled_bound_is_labelled_and_never_a_default():
     assert account(RELEASE).statement(1e-5).status.value == "recalled"
     assert "cpsgd-recalled" not in default_accountants(RELEASE)
 

@@ -166,7 +166,7 @@ def test_bound_holds_where_powers_overflow_and_weights_underflow(variance, order
 @pytest.mark.parametrize(
     ("variance", "order", "ratio"), [(16, 4, 1.053), (16, 12, 1.162)]
 )
-def test_rounding_costs_the_known_share_above_the_gaussian(variance, order, ratio):
+def test_rounding_costs_the_known_ratio_over_the_gaussian(variance, order, ratio):
     bound = mixture_divergence_per_square(
         float(order), linf_bound=1.0, noise_variance=float(variance)
     )
@@ -199,7 +199,7 @@ def test_published_bound_is_interpolated_above_the_exact_divergence():
     ) == published_shift_bound(3.5, shift=1, noise_variance=beyond)
 
 
-def test_plain_tail_and_moment_tail_bound_what_a_short_table_leaves_out():
+def test_both_tail_bounds_cover_what_a_short_table_omits():
     lattice = lattice_for(9.0, order=3.0, shift=1)
     with mpmath.workdps(40):
         v = mpmath.mpf(9)
@@ -215,7 +215,7 @@ def test_plain_tail_and_moment_tail_bound_what_a_short_table_leaves_out():
     assert moment <= lattice.moment_tail(3.0, 1) < 1e-9
 
 
-def test_the_accountant_states_what_a_vector_loses_and_hardly_more():
+def test_the_stated_loss_of_a_vector_is_a_tight_upper_bound():
     # Thirty equal coordinates of a sixteenth: short ones lose most for their square.
     variance, length = Fraction(30), 1 / 16
     loss = 30 * exact_divergence(2, length, float(variance))
@@ -256,7 +256,7 @@ def test_integer_shifts_need_the_noise_of_the_gaussian_curve():
     assert variance / 64**2 == pytest.approx(16.3634, rel=2e-3)
 
 
-def test_the_special_clip_is_covered_as_a_plain_one():
+def test_the_mixture_clip_costs_the_same_as_a_plain_one():
     clipped = make_accountant("mixture-rdp", adversary=Adversary.SERVER).compose(
         SkellamMixtureClippedEvent(256, Fraction(300), 16.0, 1)
     )
@@ -293,7 +293,7 @@ def test_heterogeneous_releases_add_their_curves():
     )
 
 
-def test_mixtures_claim_no_replace_one_adjacency():
+def test_replace_one_is_rejected_for_mixtures():
     with pytest.raises(ParameterError) as caught:
         make_accountant(
             "mixture-rdp",
@@ -303,7 +303,7 @@ def test_mixtures_claim_no_replace_one_adjacency():
     assert (caught.value.parameter, caught.value.nearest) == ("adjacency", "zero-out")
 
 
-def test_a_zero_vector_is_free_and_absurd_demands_end_in_infinity():
+def test_a_zero_vector_costs_nothing_and_extreme_sensitivities_are_infinite():
     free = make_accountant("mixture-rdp", adversary=Adversary.SERVER).compose(
         SkellamMixtureEvent(4, Fraction(1), 0.0, 1.0)
     )
@@ -316,7 +316,7 @@ def test_a_zero_vector_is_free_and_absurd_demands_end_in_infinity():
 
 @pytest.mark.parametrize("variance", [9.0, 20_000.0])
 @pytest.mark.parametrize("linf_bound", [1e-6, 0.01, 0.3])
-def test_a_fractional_cap_never_costs_more_than_a_whole_step(variance, linf_bound):
+def test_a_fractional_cap_costs_at_most_a_whole_step(variance, linf_bound):
     small = mixture_divergence_per_square(
         5.0, linf_bound=linf_bound, noise_variance=variance
     )
@@ -325,7 +325,7 @@ def test_a_fractional_cap_never_costs_more_than_a_whole_step(variance, linf_boun
 
 
 @pytest.mark.parametrize("variance", [0.02, 0.03, 0.05])
-def test_orders_that_say_nothing_about_delta_lead_to_those_that_do(variance):
+def test_the_search_leaves_orders_without_a_finite_delta(variance):
     # So little noise that delta is one at every order near a Gaussian's best.
     made = make_accountant("mixture-rdp", adversary=Adversary.SERVER).compose(
         SkellamMixtureEvent(65536, Fraction(variance), 0.0625, 0.25)
@@ -334,14 +334,14 @@ def test_orders_that_say_nothing_about_delta_lead_to_those_that_do(variance):
     assert made.delta(1.01 * made.epsilon(1e-7)) <= 1e-7
 
 
-def test_the_best_order_is_found_although_bounds_explode_beyond_it():
+def test_the_best_order_is_found_even_if_bounds_diverge_beyond_it():
     made = make_accountant("mixture-rdp", adversary=Adversary.SERVER).compose(
         SkellamMixtureEvent(5106, Fraction(4496), 0.03978, 13 / 4096)
     )
     assert made.epsilon(7.2e-6) < 0.01
 
 
-def test_a_best_order_far_above_the_first_that_says_something_is_found_in_few():
+def test_a_best_order_far_from_the_first_finite_one_is_found_in_few_steps():
     # An epsilon so small that a Gaussian's best order is beyond all that are bounded.
     made = make_accountant("mixture-rdp", adversary=Adversary.SERVER).compose(
         Repeated(SkellamMixtureEvent(41109, Fraction(20_000), 7.6e-8, 1 / 4096), 10_000)
@@ -351,7 +351,7 @@ def test_a_best_order_far_above_the_first_that_says_something_is_found_in_few():
     assert mixture_divergence_per_square.cache_info().misses <= 24  # 60 rung by rung
 
 
-def test_a_minimum_between_two_whole_orders_does_not_end_the_search_of_orders():
+def test_a_local_minimum_between_two_integers_does_not_end_the_search():
     def stated(variance):
         event = SkellamMixtureEvent(32, Fraction(variance), 4096.0, 64.0)
         account = make_accountant("mixture-rdp", adversary=Adversary.SERVER)

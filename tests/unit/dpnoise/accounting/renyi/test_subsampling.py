@@ -10,7 +10,7 @@ from dpnoise.accounting.renyi.mixture_rdp import ExactMixtureCurve
 from dpnoise.accounting.renyi.skellam_rdp import ExactSkellamCurve
 
 
-class OneWay(ConcentratedCurve):
+class UnmirroredCurve(ConcentratedCurve):
     """The same curve without the mirror, so that the general bound is used."""
 
     mirrored = False
@@ -45,7 +45,7 @@ def test_both_directions_are_bounded_for_a_gaussian(rate, shift):
             ConcentratedCurve(rho=shift**2 / 2), rate, np.array([order])
         )[0]
         general = sampled_divergences(
-            OneWay(rho=shift**2 / 2), rate, np.array([order])
+            UnmirroredCurve(rho=shift**2 / 2), rate, np.array([order])
         )[0]
         forward = np.trapezoid(np.exp(log_base + order * log_ratio), y)
         reverse = np.trapezoid(np.exp(log_base + (1 - order) * log_ratio), y)
@@ -56,8 +56,10 @@ def test_both_directions_are_bounded_for_a_gaussian(rate, shift):
 
 def test_amplification_is_never_worse_than_no_sampling():
     for rate in (0.5, 0.9, 0.999):
-        plain = OneWay(rho=2.0).divergences(ORDERS)
-        assert np.all(sampled_divergences(OneWay(rho=2.0), rate, ORDERS) <= plain)
+        plain = UnmirroredCurve(rho=2.0).divergences(ORDERS)
+        assert np.all(
+            sampled_divergences(UnmirroredCurve(rho=2.0), rate, ORDERS) <= plain
+        )
 
 
 def test_tiny_rates_lose_no_digits():
@@ -84,7 +86,7 @@ def test_exact_curves_under_sampling_stay_close_to_the_gaussian(curve):
 
 
 @pytest.mark.parametrize("rate", [0.004, 0.3])
-def test_the_generic_factor_multiplies_every_moment_from_the_third_on(rate):
+def test_the_generic_factor_multiplies_every_moment_above_the_second(rate):
     order, rho = 6, 0.2
     total = (1 - rate) ** (order - 1) * (order * rate - rate + 1)
     for power in range(2, order + 1):

@@ -168,7 +168,7 @@ def test_terms_of_fewer_shares_are_never_larger_than_what_is_summed(most, varian
         assert (k**2 * weights).sum() / shares <= second / most * (1 + 1e-12)
 
 
-def test_rosters_cut_one_noise_into_shares_of_different_worth():
+def test_the_shift_bound_covers_few_wide_and_many_narrow_shares():
     # A variance of 25 in 40 or in 140 shares: true increments 1.0018 and 1.29 of 1/√v.
     for shares, factor in ((40, 1.0018), (140, 1.29)):
         largest = np.max(increments(sum_law(shares, 25.0 / shares), 7.5))
@@ -198,7 +198,7 @@ def test_delta_of_selections_is_never_below_the_exact_one(coins, shift):
         assert exact_delta(law, shift, epsilon) <= account(event).delta(epsilon) + 1e-14
 
 
-def test_selections_keep_promises_of_a_large_epsilon():
+def test_selections_are_certified_at_a_large_epsilon():
     """The charge is multiplied by e^epsilon, so many coins must charge next to none."""
     coins, shift = 400_000, 2500
     law = scipy.stats.binom.pmf(np.arange(coins + 1), coins, 0.5)
@@ -258,7 +258,7 @@ def test_three_percent_less_noise_than_calibrated_breaks_the_promise(kind):
 
 
 @pytest.mark.parametrize("mechanism", ["ddgauss", "binomial"])
-def test_plans_of_the_baselines_are_certified_and_near_a_gaussian(mechanism):
+def test_plans_of_the_baselines_are_certified_and_close_to_a_gaussian(mechanism):
     made = plan(
         clients=100,
         dimension=65536,
@@ -274,7 +274,7 @@ def test_plans_of_the_baselines_are_certified_and_near_a_gaussian(mechanism):
     assert needed <= 1.01 * 13.9176
 
 
-def test_releases_add_by_squares_and_travel_to_other_libraries():
+def test_releases_add_in_quadrature_and_export_to_dp_accounting():
     shares = DistributedDiscreteGaussianEvent(16, 50, Fraction(20), 10.0)
     coins = BinomialEvent(16, 400_000, 100.0, 400.0, 100)
     both = account(Composed((Repeated(shares, 3), coins)))
@@ -288,7 +288,7 @@ def test_releases_add_by_squares_and_travel_to_other_libraries():
     assert 0.0 < distance < 1e-12
 
 
-def test_what_it_has_no_theorem_for():
+def test_events_without_a_theorem_are_rejected_or_infinite():
     with pytest.raises(UnknownEventError):
         account(SkellamEvent(16, Fraction(100), 4.0))
     narrow = DistributedDiscreteGaussianEvent(16, 1000, Fraction(1, 10), 1.0)

@@ -80,7 +80,7 @@ def exact_delta(variance, xs, epsilon, *, forward=True):
 
 
 @pytest.mark.parametrize("variance", [4, 9, 40, 1000, 20000])
-def test_no_threshold_needs_more_than_the_bound(variance):
+def test_the_shift_at_every_threshold_is_below_the_bound(variance):
     rng = np.random.default_rng(variance)
     for x in [*rng.uniform(0, 1, 8), *rng.uniform(1, 5, 8), 0.5, 1.0]:
         mixed, base = laws(variance, x)
@@ -121,7 +121,7 @@ def test_delta_is_never_below_the_exact_one(variance, xs, forward):
         ) * (1 + 1e-9)
 
 
-def test_a_huge_coordinate_bound_does_not_make_the_tail_vanish():
+def test_a_huge_coordinate_bound_does_not_hide_the_tail():
     # Chernoff's bound is even in W − S: clamping inside S would be charged nothing.
     hostile = SkellamMixtureEvent(1, Fraction(100), 0.01, 1e6)
     assert account(hostile).epsilon(1e-7) >= 0.0462
@@ -163,7 +163,7 @@ def test_three_percent_less_noise_than_calibrated_breaks_the_promise():
     assert exact_delta(0.97 * float(variance), (512.0,), 1.0) > 1e-5
 
 
-def test_the_loss_on_fine_grids_is_what_the_documentation_says():
+def test_the_loss_on_fine_grids_matches_the_documentation():
     for scale, excess in ((64.0, 0.033), (256.0, 0.0084), (2048.0, 0.0011)):
         variance = calibrate(
             lambda v, scale=scale: SkellamMixtureEvent(
@@ -179,7 +179,7 @@ def test_the_loss_on_fine_grids_is_what_the_documentation_says():
         )
 
 
-def test_extremes_of_every_size_have_an_answer():
+def test_extreme_sizes_give_a_finite_result():
     # 2^28 coordinates, 10^4 steps and δ = 10^−12 still find a place to clamp.
     wide = SkellamMixtureEvent(1 << 28, Fraction(1 << 40), 2.0**26, 256.0)
     for steps in (1, 10_000):
@@ -205,7 +205,7 @@ def test_different_releases_add_by_squares():
     )
 
 
-def test_sampling_goes_through_the_loss_distribution_and_keeps_the_charge():
+def test_sampling_uses_the_loss_distribution_and_keeps_the_charge_to_delta():
     variance, x, rate = 40000.0, 196.3, 0.1
     event = PoissonSampled(SkellamMixtureEvent(1, Fraction(variance), x * x, x), rate)
     reader = Adversary.MODEL_READER
@@ -227,7 +227,7 @@ def test_sampling_goes_through_the_loss_distribution_and_keeps_the_charge():
     )
 
 
-def test_what_has_no_theorem_is_refused_or_infinite():
+def test_events_outside_the_theorem_are_rejected_or_infinite():
     small = SkellamMixtureEvent(4, Fraction(399, 100), 1.0, 0.5)
     assert account(small).epsilon(1e-5) == math.inf
     assert account(small).delta(1.0) == 1.0
@@ -243,13 +243,13 @@ def test_what_has_no_theorem_is_refused_or_infinite():
 @pytest.mark.parametrize(
     "release", [SkellamEvent(3, Fraction(100), 1.0), GaussianEvent(3, 4.0, 1.0)]
 )
-def test_releases_that_clamp_nothing_need_no_rounded_one_beside_them(release):
+def test_releases_without_clamping_equal_the_plain_skellam_bound(release):
     alone = make_accountant("skellam-gdp", adversary=Adversary.SERVER)
     expected = alone.compose(release).epsilon(1e-6)
     assert account(release).epsilon(1e-6) == pytest.approx(expected, rel=1e-12)
 
 
-def test_noise_too_little_for_any_clamp_promises_nothing_with_selection_either():
+def test_noise_too_small_to_clamp_gives_no_privacy_with_selection_either():
     """No place to clamp bounds the loss of coordinates so long beside such noise."""
     faint = SkellamMixtureEvent(1 << 20, Fraction(2), 3.0, 15041 / 1024)
     for event in (faint, SecretlySelected(faint, Fraction(1, 600))):
@@ -266,14 +266,16 @@ def test_noise_too_little_for_any_clamp_promises_nothing_with_selection_either()
         ((42533, Fraction("3639.9366"), 3195.1672, 1.506), 163, 2.7524e-12),
     ],
 )
-def test_delta_and_epsilon_with_selection_clamp_at_points_as_good(release, rate, delta):
+def test_delta_and_epsilon_with_selection_use_equally_good_clamping_points(
+    release, rate, delta
+):
     # δ is some forty times as steep as the noise that either would ask for.
     event = SecretlySelected(SkellamMixtureEvent(*release), Fraction(1, rate))
     stated = account(event).epsilon(delta)
     assert account(event).delta(stated) == pytest.approx(delta, rel=3e-3)
 
 
-def test_a_coordinate_many_deviations_long_is_bounded_at_a_large_epsilon():
+def test_a_coordinate_of_many_deviations_is_bounded_at_a_large_epsilon():
     # Eight deviations and e^40 times a tail: outputs must count beyond seventeen.
     variance, x, epsilon = 40_000, 1600.0, 40.0
     event = SkellamMixtureEvent(1, Fraction(variance), x * x, x)
@@ -301,9 +303,7 @@ def test_the_largest_rounded_integer_is_exact():
         (SkellamMixtureEvent(14, Fraction(63), 0.0111, 0.11), Fraction(1, 8), 9999, 2),
     ],
 )
-def test_an_epsilon_with_selection_is_what_its_delta_says_on_coarse_grids(
-    release, rate, steps, epsilon
-):
+def test_epsilon_with_selection_is_tight_on_coarse_grids(release, rate, steps, epsilon):
     """A percent of δ for clamping, wherever it takes more, made it 2 and 5 % larger."""
     made = account(Repeated(SecretlySelected(release, rate), steps))
     worlds = 1.0 + math.exp(epsilon)
@@ -320,7 +320,7 @@ def test_an_epsilon_with_selection_is_what_its_delta_says_on_coarse_grids(
     assert 0.9995 * epsilon < made.epsilon(least) <= 1.006 * epsilon
 
 
-def test_vectors_of_no_length_lose_nothing_with_selection():
+def test_vectors_of_zero_length_have_no_loss_with_selection():
     nothing = SkellamMixtureEvent(4, Fraction(9), 0.0, 1.0)
     made = account(Repeated(SecretlySelected(nothing, Fraction(1, 8)), 9))
     assert made.delta(1.0) < 1e-12

@@ -34,7 +34,7 @@ def account(event, name="mixture-simple", adversary=Adversary.SERVER):
 
 
 @pytest.mark.parametrize("row", VECTORS["rules"], ids=lambda row: row["name"])
-def test_the_rule_states_what_the_reference_states(row):
+def test_the_accountant_matches_the_reference_rows(row):
     release = SkellamMixtureEvent(
         row["dim"],
         Fraction(row["counted_variance"]),
@@ -56,7 +56,7 @@ def test_the_rule_states_what_the_reference_states(row):
 
 
 @pytest.mark.parametrize("row", VECTORS["quotients"])
-def test_quotients_of_single_orders(row):
+def test_the_quotients_of_single_orders_match_the_reference(row):
     unit = skellam_shift_closed_form(Fraction(row["counted_variance"]))
     orders, found = worst_quotients(unit, float(Fraction(row["linf_bound"])))
     assert found[orders.index(row["order"])] == pytest.approx(
@@ -155,7 +155,7 @@ def test_it_needs_little_more_noise_than_the_tightest_accountant():
     assert 1.0 < needed("mixture-simple") / 224.5 < 1.2
 
 
-def test_its_status_and_what_it_refuses():
+def test_the_simple_accountant_is_certified_and_rejects_other_events():
     event = SkellamMixtureEvent(16, Fraction(100), 1.0, 0.5)
     statement = account(Repeated(event, 3)).statement(1e-5)
     assert statement.status.value == "certified"

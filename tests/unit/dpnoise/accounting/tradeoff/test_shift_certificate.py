@@ -107,7 +107,7 @@ def test_a_corrupted_weight_moves_the_bound(monkeypatch):
     assert forged.largest_at == 3
 
 
-def test_an_enclosure_that_is_too_wide_is_an_error(monkeypatch):
+def test_an_enclosure_that_is_too_wide_raises_an_error(monkeypatch):
     def widened(noise_variance, *, size, bits):
         low, high = tail_enclosures(noise_variance, size=size, bits=bits)
         return low, [entry + (1 << (bits - 30)) for entry in high]
@@ -135,7 +135,7 @@ def test_a_longer_shift_changes_what_is_examined_but_not_the_bound():
 
 
 @pytest.mark.parametrize("variance", [4, 6, 64, 1024, 4096, 1 << 14])
-def test_closed_form_is_above_the_truth_and_close(variance):
+def test_the_closed_form_is_a_tight_upper_bound(variance):
     exact = float(central_increment(variance))
     closed = skellam_shift_closed_form(Fraction(variance))
     assert exact < closed < exact * (1 + 0.6 / variance)
@@ -178,7 +178,9 @@ def test_discrete_gaussian_closed_form_bounds_its_increments(variance):
         (Fraction(1), 10**6, "linf_sensitivity"),
     ],
 )
-def test_what_cannot_be_certified_is_refused_by_name(variance, shift, parameter):
+def test_values_that_cannot_be_certified_are_rejected_by_name(
+    variance, shift, parameter
+):
     with pytest.raises(ParameterError) as caught:
         certify_unit_shift(variance, shift)
     assert caught.value.parameter == parameter

@@ -150,7 +150,7 @@ def test_short_integer_vectors_are_zero_and_free():
     assert account(SkellamEvent(16, Fraction(1, 4), 0.99)).epsilon(1e-12) == 0.0
 
 
-def test_hopelessly_little_noise_guarantees_nothing_instead_of_failing():
+def test_very_little_noise_gives_infinite_epsilon_instead_of_an_error():
     for variance in (Fraction(1, 1 << 30), Fraction(1)):
         hopeless = account(SkellamEvent(16, variance, 500.0))
         assert hopeless.epsilon(1e-5) == math.inf
@@ -168,7 +168,7 @@ def test_mixtures_are_refused():
         account(SkellamMixtureEvent(4, Fraction(9), 4.0, 1.0))
 
 
-def test_statement_carries_its_grounds():
+def test_the_statement_names_accountant_status_adversary_and_adjacency():
     statement = account(SkellamEvent(16, Fraction(100), 4.0)).statement(1e-5)
     record = statement.to_dict()
     assert record["accountant"] == "skellam-gdp"
@@ -178,7 +178,7 @@ def test_statement_carries_its_grounds():
     assert record["details"]["unit_shift_bound"] == "certificate"
 
 
-def test_sampling_helps_model_readers_of_central_noise_only():
+def test_sampling_amplifies_only_central_noise_against_model_readers():
     shares = SkellamEvent(64, Fraction(10_000), 30.0)
     central = DiscreteGaussianEvent(64, Fraction(10_000), 30.0)
 

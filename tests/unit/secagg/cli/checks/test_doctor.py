@@ -135,7 +135,7 @@ def only_failure(findings, number, code, words):
     return failure
 
 
-async def test_nothing_is_wrong_with_a_server_that_has_not_run(place):
+async def test_a_new_server_passes_every_check(place):
     findings = await of_server(place)
     assert [each.state for each in findings] == ["ok"] * len(findings), findings
     numbers = [each.number for each in findings]
@@ -165,11 +165,15 @@ async def test_nothing_is_wrong_with_a_server_that_has_not_run(place):
         (("min_survivors = 3", "min_survivors = 9"), "D190", "BAD_SETTINGS", "surviv"),
     ],
 )
-async def test_a_server_that_would_not_start(place, change, number, code, words):
+async def test_each_planted_fault_of_a_server_fails_its_check(
+    place, change, number, code, words
+):
     only_failure(await of_server(place, change), number, code, words)
 
 
-async def test_a_certificate_that_has_expired_or_ends_soon(place, authorities):
+async def test_an_expired_certificate_fails_and_one_that_ends_soon_is_a_warning(
+    place, authorities
+):
     for ago, state in ((6, "failed"), (0, "warning")):
         issued = authorities[0].issue_server(
             "agg",
@@ -186,7 +190,9 @@ async def test_a_certificate_that_has_expired_or_ends_soon(place, authorities):
         assert "new" in found.next_step
 
 
-async def test_a_revocation_list_that_is_refused_or_ends_soon(place, authorities):
+async def test_an_invalid_revocation_list_fails_and_one_that_ends_soon_is_a_warning(
+    place, authorities
+):
     path, now = place / "ca.crl", time.time()
     setting = ('"sums"', f'"sums"\nrevoked = "{path}"')
     listed = authorities[0].issue_client("c").certificate
@@ -205,13 +211,13 @@ async def test_a_revocation_list_that_is_refused_or_ends_soon(place, authorities
         assert (found.state, text in found.found) == (state, True)
 
 
-async def test_a_key_that_others_may_read_is_a_warning(place):
+async def test_a_key_readable_by_others_is_a_warning(place):
     (place / "pki" / "server.key").chmod(0o644)
     (found,) = [f for f in await of_server(place) if f.number == "D110"]
     assert (found.state, found.next_step[:9]) == ("warning", "chmod 600")
 
 
-async def test_too_few_files_for_the_cohort(place, monkeypatch):
+async def test_too_few_file_descriptors_for_the_cohort_fail(place, monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (200, 200))
     failure = only_failure(
         await of_server(place), "D140", "BAD_SETTINGS", "may open 200 files"
@@ -219,7 +225,7 @@ async def test_too_few_files_for_the_cohort(place, monkeypatch):
     assert "ulimit" in failure.next_step
 
 
-async def test_uploads_kept_elsewhere(place):
+async def test_the_blob_store_for_uploads_is_checked(place):
     for blobs, state in (
         (f"file:{place}/shared", "ok"),
         ("file:shared", "failed"),
@@ -231,7 +237,7 @@ async def test_uploads_kept_elsewhere(place):
     assert not any((place / "shared").rglob("doctor"))
 
 
-async def test_others_of_the_same_store_have_the_same_name(place, postgres_url):
+async def test_aggregators_of_one_store_must_have_the_same_name(place, postgres_url):
     database = await asyncpg.connect(postgres_url)
     await database.execute("DROP SCHEMA IF EXISTS secagg CASCADE")
     await database.close()
@@ -254,7 +260,7 @@ async def test_others_of_the_same_store_have_the_same_name(place, postgres_url):
     assert found.error.code is ErrorCode.BAD_SETTINGS
 
 
-async def test_a_sum_that_has_ended_its_aggregator_is_named(place):
+async def test_a_sum_that_terminated_its_aggregator_is_reported(place):
     begun, left = (record_of(SumAttempt(is_begun=each)) for each in (True, False))
     new = NewSession(role=Side.SERVER, task="t", number=7, header=b"h")
     store = await open_state(place / "state", mark=default_mark(place / "state"))
@@ -276,7 +282,7 @@ async def test_a_sum_that_has_ended_its_aggregator_is_named(place):
 
 
 @pytest.mark.services
-async def test_an_engine_that_does_not_answer_is_a_warning(place, monkeypatch):
+async def test_an_unresponsive_engine_is_a_warning(place, monkeypatch):
     monkeypatch.setattr("secagg.server.engine.dask._CONNECT_SECONDS", 0.1)
     for engine, state, words in (
         ("threads", "ok", "workers"),
@@ -289,7 +295,7 @@ async def test_an_engine_that_does_not_answer_is_a_warning(place, monkeypatch):
         assert words in found.found
 
 
-async def test_a_damaged_foreign_or_busy_store(place):
+async def test_a_damaged_foreign_or_locked_store_fails(place):
     store = place / "state" / "store.sqlite3"
     store.parent.mkdir()
     with closing(sqlite3.connect(store)) as database:
@@ -310,7 +316,7 @@ async def test_a_damaged_foreign_or_busy_store(place):
     await held.close()
 
 
-async def test_claims_on_data_are_looked_at(place):
+async def test_the_claims_of_a_total_budget_are_checked(place):
     private = ("require_noise = false", "max_epsilon = 1.0\nmax_delta = 1e-5")
     total = 'data = "patients"\ntotal_epsilon = {}\ntotal_delta = {}\n'
 
@@ -350,7 +356,7 @@ async def test_claims_on_data_are_looked_at(place):
         assert (await found(1.0, *more, delta=5e-7)).state == "warning"
 
 
-async def test_shared_claims_are_looked_at_in_turn(tmp_path, monkeypatch):
+async def test_shared_claims_are_read_under_their_lock(tmp_path, monkeypatch):
     """A read out of turn has a client refused that has its turn."""
     shared = tmp_path / "shared"
     store = await open_state(shared)
@@ -380,7 +386,7 @@ def in_both_slots(mark):
     return 2 * mark.encode().ljust(SLOT_BYTES, b"\0")
 
 
-async def test_a_state_that_was_restored_or_copied(place):
+async def test_a_restored_or_copied_state_fails(place):
     """What a start would refuse, the doctor finds."""
     for name, ask, number in (
         ("state", of_server, "D160"),
@@ -409,7 +415,7 @@ async def test_a_state_that_was_restored_or_copied(place):
         assert (await found()).state == "ok"  # nothing was ever sent
 
 
-async def test_a_disk_that_refuses_or_dawdles(place, monkeypatch):
+async def test_a_failing_disk_fails_and_a_slow_one_is_a_warning(place, monkeypatch):
     monkeypatch.setattr(state_checks, "_SLOW_DISK_SECONDS", -1.0)
     (found,) = [f for f in await of_server(place) if f.number == "D155"]
     assert (found.state, "faster disk" in found.next_step) == ("warning", True)
@@ -422,7 +428,7 @@ async def test_a_disk_that_refuses_or_dawdles(place, monkeypatch):
     assert not list(place.glob(".secagg*"))
 
 
-async def test_a_port_that_is_taken(place):
+async def test_a_port_in_use_fails(place):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         change = ('"127.0.0.1:0"', f'"127.0.0.1:{port}"')
@@ -450,7 +456,7 @@ async def with_aggregator(place, *changes, name="server", ca="ca", task="t"):
         return await of_client(place, server.address.port, *changes)
 
 
-async def test_nothing_is_wrong_with_a_client_whose_aggregator_offers(place):
+async def test_a_client_with_an_offer_passes_every_check(place):
     findings = await with_aggregator(place)
     assert [each.state for each in findings] == ["ok"] * len(findings), findings
     numbers = [each.number for each in findings]
@@ -468,11 +474,15 @@ async def test_nothing_is_wrong_with_a_client_whose_aggregator_offers(place):
         (("127.0.0.1", "127.0.0.1"), "D270", "UNREACHABLE", "refuses connections"),
     ],
 )
-async def test_a_client_that_reaches_no_aggregator(place, change, number, code, words):
+async def test_each_cause_of_an_unreachable_aggregator_fails_its_check(
+    place, change, number, code, words
+):
     only_failure(await of_client(place, 1, change), number, code, words)
 
 
-async def test_a_way_that_swallows_packets_is_not_a_refusal(place, monkeypatch):
+async def test_a_network_that_drops_packets_is_distinguished_from_a_rejection(
+    place, monkeypatch
+):
     async def silent(*_, **__):
         await asyncio.Event().wait()
 
@@ -482,7 +492,7 @@ async def test_a_way_that_swallows_packets_is_not_a_refusal(place, monkeypatch):
     assert "firewalls" in failure.next_step
 
 
-async def test_what_listens_there_may_speak_something_else(place):
+async def test_a_listener_with_another_protocol_fails(place):
     async def hang_up(_, writer):
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         writer.close()
@@ -531,13 +541,13 @@ async def test_what_listens_there_may_speak_something_else(place):
         ),
     ],
 )
-async def test_an_aggregator_that_is_not_for_this_client(
+async def test_an_aggregator_that_does_not_serve_this_client_fails(
     place, server, change, failure
 ):
     only_failure(await with_aggregator(place, *change, **server), *failure)
 
 
-async def test_clocks_that_differ_by_an_hour(place, monkeypatch):
+async def test_a_clock_off_by_hours_fails(place, monkeypatch):
     # The aggregator of this test lives in the same process, and keeps its own.
     late = SimpleNamespace(time=lambda: time.time() + 3 * 3600, monotonic=lambda: 0.0)
     monkeypatch.setattr(way_to_aggregator, "time", late)

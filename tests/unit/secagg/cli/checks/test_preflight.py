@@ -35,9 +35,7 @@ def failed(error):
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_of_sums_keeps_no_server_from_starting(
-    tmp_path, monkeypatch, number
-):
+def test_a_full_disk_for_sums_does_not_prevent_the_start(tmp_path, monkeypatch, number):
     checks = [
         CheckResult("D100", "a", CheckState.OK, "fine"),
         failed(full(tmp_path, monkeypatch, number)),
@@ -49,7 +47,7 @@ def test_a_full_disk_of_sums_keeps_no_server_from_starting(
             require_all(checks, may_be_full=other)
 
 
-def test_a_place_that_never_can_be_written_does(tmp_path, monkeypatch):
+def test_an_unwritable_directory_prevents_the_start(tmp_path, monkeypatch):
     checks = [failed(full(tmp_path, monkeypatch, errno.EACCES))]
     with pytest.raises(ServiceError):
         require_all(checks, may_be_full="D170")

@@ -164,7 +164,7 @@ def wide_task(place, _):
     (place / "state" / "tasks" / "t").chmod(0o755)
 
 
-def taken(place, monkeypatch):
+def use_taken_port(place, monkeypatch):
     listening = socket.create_server(("127.0.0.1", 0))
     OPEN.append(listening)
     address = f"127.0.0.1:{listening.getsockname()[1]}"
@@ -202,7 +202,7 @@ def without_input(place, _):
     (place / "x.npy").unlink()
 
 
-def claims_gone(place, _):
+def remove_claims(place, _):
     """The claims on data are deleted, and their mark is not."""
     text = (place / "settings.toml").read_text().replace("require_noise = false\n", "")
     total = 'data = "ours"\ntotal_epsilon = 9.0\ntotal_delta = 1e-5\n'
@@ -235,7 +235,7 @@ PARTY = {
     "D152": wide_task,
     "D162": lost_task,
     "D180": changed('listen = "127.0.0.1:0"', 'listen = "nonsense"'),
-    "D185": taken,
+    "D185": use_taken_port,
     "D190": changed("epsilon = 9.0", "epsilon = 0.1"),
 }
 # Of every check that a start runs, what makes it fail, or warn.
@@ -257,7 +257,7 @@ PLANTED = {
         "D162": lost,
         "D170": in_place_of("sums"),
         "D180": changed('"127.0.0.1:0"', '"nonsense"'),
-        "D185": taken,
+        "D185": use_taken_port,
         "D188": changed("[vector]", 'payload = "none.bin"\n[vector]'),
     },
     "client": {
@@ -305,14 +305,14 @@ MET = {
     "client": {
         "D242": without_input,
         "D250": folder_in_place_of("state/store.sqlite3"),
-        "D255": claims_gone,
+        "D255": remove_claims,
     },
     "leader": PARTY_MET,
     "helper": PARTY_MET,
     "sharing client": {
         "D242": without_input,
         "D250": folder_in_place_of("state/store.sqlite3"),
-        "D255": claims_gone,
+        "D255": remove_claims,
     },
 }
 # What the settings do not name is not there to be broken.
@@ -353,7 +353,7 @@ def ended(capsys, *words):
     return code, json.loads(said.out.splitlines()[-1]), said.err + said.out
 
 
-def test_a_fault_is_planted_for_every_check_of_a_start():
+def test_every_start_check_has_a_planted_fault():
     for part, branches in SETUP_CHECKS.items():
         checks = [check for branch in branches for check in branch]
         numbers = [check.number for check in checks]
@@ -375,7 +375,9 @@ def test_a_fault_is_planted_for_every_check_of_a_start():
         for number in faults
     ],
 )
-def test_start_settings_and_doctor_agree(place, monkeypatch, capsys, part, number):
+def test_start_show_settings_and_doctor_report_the_same_fault(
+    place, monkeypatch, capsys, part, number
+):
     (place / "settings.toml").write_text(TEXTS[part])
     (PLANTED[part] | MET[part])[number](place, monkeypatch)
     command = list(COMMANDS[part])
@@ -411,7 +413,7 @@ def test_start_settings_and_doctor_agree(place, monkeypatch, capsys, part, numbe
         ("sharing client", "D220", "other.pem"),
     ],
 )
-def test_what_is_shown_to_the_helper_is_checked_too(place, capsys, part, number, file):
+def test_files_for_the_helper_are_checked(place, capsys, part, number, file):
     before, helper, behind = TEXTS[part].rpartition("[helper]")
     faulty = behind.replace("pki/ca.pem", f"pki/{file}")
     (place / "settings.toml").write_text(before + helper + faulty)
@@ -423,7 +425,7 @@ def test_what_is_shown_to_the_helper_is_checked_too(place, capsys, part, number,
     assert error["error"]["message"] == checks[number]["found"]
 
 
-def test_what_set_changes_is_what_the_doctor_looks_at(place, capsys):
+def test_the_doctor_checks_the_settings_after_set(place, capsys):
     """One settings file serves several clients, whose states `--set` tells apart."""
     (place / "settings.toml").write_text(TEXTS["client"])
     (place / "state").write_text("")
@@ -451,7 +453,9 @@ def test_what_set_changes_is_what_the_doctor_looks_at(place, capsys):
 
 
 @pytest.mark.parametrize("part", ["client", "sharing client"])
-def test_a_client_accepts_a_restored_state_in_words_alone(place, capsys, part):
+def test_a_client_accepts_a_restored_state_only_with_the_full_sentence(
+    place, capsys, part
+):
     (place / "settings.toml").write_text(TEXTS[part])
     lost(place, None)
     code, error, _ = ended(capsys, *COMMANDS[part], "--restored", "yes")
@@ -459,7 +463,7 @@ def test_a_client_accepts_a_restored_state_in_words_alone(place, capsys, part):
     assert "may answer twice" in error["error"]["next_step"]
 
 
-def test_looking_at_a_store_of_uploads_makes_none(place, capsys):
+def test_checking_an_upload_store_does_not_create_it(place, capsys):
     text = TEXTS["server"].replace('"sums"', f'"sums"\nblobs = "file:{place}/a/b"')
     (place / "settings.toml").write_text(text)
     assert ended(capsys, "doctor")[0] == 0
@@ -467,7 +471,7 @@ def test_looking_at_a_store_of_uploads_makes_none(place, capsys):
     assert not (place / "a").exists()
 
 
-def test_an_empty_file_is_no_store(place, capsys):
+def test_an_empty_store_file_counts_as_no_store(place, capsys):
     """A process that is killed before its first commit leaves one."""
     (place / "settings.toml").write_text(TEXTS["server"])
     (place / "state").mkdir(mode=0o700)
@@ -478,7 +482,7 @@ def test_an_empty_file_is_no_store(place, capsys):
     assert ended(capsys, "doctor")[0] == 78  # and it has a mark
 
 
-def test_a_link_that_leads_nowhere_is_no_place_for_a_state(place, capsys):
+def test_a_dangling_link_is_rejected_as_a_state_directory(place, capsys):
     (place / "settings.toml").write_text(TEXTS["server"])
     (place / "state").symlink_to(place / "unmounted" / "state")
     codes = [
@@ -489,7 +493,9 @@ def test_a_link_that_leads_nowhere_is_no_place_for_a_state(place, capsys):
 
 
 @pytest.mark.parametrize("part", ["server", "client", "helper", "sharing client"])
-def test_a_mark_that_cannot_be_made_is_told_before_a_start(place, capsys, part):
+def test_a_rollback_mark_that_cannot_be_created_is_reported_before_the_start(
+    place, capsys, part
+):
     (place / "settings.toml").write_text(
         TEXTS[part].replace('"the.mark"', '"settings.txt/the.mark"')
     )
@@ -512,7 +518,7 @@ def with_task_file(place, payload):
     (place / "settings.toml").write_text(text)
 
 
-def test_no_task_of_a_folder_hands_out_the_key_of_its_server(
+def test_a_task_file_cannot_serve_the_private_key_of_its_server(
     place, monkeypatch, capsys
 ):
     """The paths of a task are checked wherever it comes from."""
@@ -536,9 +542,7 @@ def test_no_task_of_a_folder_hands_out_the_key_of_its_server(
 
 
 @pytest.mark.parametrize("error", [PermissionError, NotADirectoryError])
-def test_a_folder_of_tasks_that_cannot_be_read_is_not_an_empty_one(
-    place, monkeypatch, capsys, error
-):
+def test_an_unreadable_task_folder_is_an_error(place, monkeypatch, capsys, error):
     with_task_file(place, "../settings.txt")
     original = Path.iterdir
 
@@ -552,7 +556,7 @@ def test_a_folder_of_tasks_that_cannot_be_read_is_not_an_empty_one(
         assert ended(capsys, *words)[0] == 72
 
 
-def test_a_start_warns_of_a_state_that_others_may_read(place, capsys):
+def test_a_start_warns_of_a_state_accessible_to_others(place, capsys):
     (place / "settings.toml").write_text(TEXTS["client"])
     wide(place, None)
     code, _, text = ended(capsys, *COMMANDS["client"])
@@ -561,7 +565,7 @@ def test_a_start_warns_of_a_state_that_others_may_read(place, capsys):
 
 
 @pytest.mark.parametrize("part", list(TEXTS))
-def test_a_sound_set_up_passes(place, capsys, part):
+def test_a_sound_configuration_passes(place, capsys, part):
     (place / "settings.toml").write_text(TEXTS[part])
     for used in (False, True):
         if used:

@@ -41,7 +41,7 @@ MODEL = {
 }
 
 
-def test_a_model_is_one_vector_in_the_order_of_its_names_and_back():
+def test_a_model_is_flattened_in_the_order_of_its_names_and_restored():
     vector = flatten(MODEL)
     assert vector.dtype == np.float64
     assert dimension_of(MODEL) == len(vector) == 8
@@ -61,7 +61,7 @@ def test_a_model_is_one_vector_in_the_order_of_its_names_and_back():
     [sent(np.arange(3)), sent(np.ones(2, bool)), replace(MODEL["é"], stype="pickle")],
     ids=["counter", "bool", "not numpy's"],
 )
-def test_only_floats_of_numpy_are_summed(array):
+def test_only_numpy_floats_can_be_summed(array):
     with pytest.raises(LocalProtocolError, match="'steps'") as caught:
         dimension_of({**MODEL, "steps": array})
     assert "counters" in caught.value.next_step
@@ -70,12 +70,12 @@ def test_only_floats_of_numpy_are_summed(array):
 @pytest.mark.parametrize(
     "lie", [{"shape": (2, 4)}, {"dtype": "float64", "shape": (6,)}], ids=str
 )
-def test_an_array_is_what_its_header_states(lie):
+def test_an_array_must_match_its_header(lie):
     with pytest.raises(LocalProtocolError, match="header"):
         flatten({"weight": replace(MODEL["layer.weight"], **lie)})
 
 
-def test_a_number_too_large_for_its_array_is_refused():
+def test_a_value_too_large_for_its_type_is_rejected():
     vector = flatten(MODEL)
     vector[0] = 70_000.0
     with pytest.raises(LocalProtocolError, match="'bias' of type float16"):
@@ -127,12 +127,12 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
-def test_the_hash_covers_all_that_the_app_is_given(other):
+def test_the_hash_covers_everything_the_app_receives(other):
     assert payload_hash(*other) != payload_hash("train", RECORDS)
 
 
 @pytest.mark.parametrize("value", [None, 1 + 2j, (1, 2)])
-def test_what_no_record_of_flower_has_is_refused(value):
+def test_invalid_record_entries_are_rejected(value):
     with pytest.raises(LocalProtocolError, match="a record has a value of type"):
         payload_hash("train", changed("config", "round", value))
     with pytest.raises(LocalProtocolError, match="no entries"):

@@ -169,9 +169,7 @@ def whole_numbers(dimension):
 
 
 @pytest.mark.parametrize("stage", STAGES.values(), ids=STAGES)
-def test_without_noise_the_sum_is_the_survivors_with_every_message_sent_twice(
-    stage, home, exact
-):
+def test_without_noise_the_sum_is_exact_despite_repeated_messages(stage, home, exact):
     fleet = Fleet(home, EXACT_FILE, lost=(stage, NODES[:2]), dimension=9)
     fleet.vectors = whole_numbers(9)
     server = begin(exact)
@@ -186,7 +184,7 @@ def test_without_noise_the_sum_is_the_survivors_with_every_message_sent_twice(
 
 
 @pytest.mark.parametrize("stage", STAGES.values(), ids=STAGES)
-def test_with_noise_the_error_is_that_of_the_certificate(stage, home, noisy):
+def test_with_noise_the_error_matches_the_stated_one(stage, home, noisy):
     fleet = Fleet(home, lost=(stage, NODES[:2]), dimension=400)
     fleet.vectors = {
         name: np.full(400, 0.01 * number) for number, name in enumerate(NODES)
@@ -219,7 +217,9 @@ def with_model(request):
     ],
     ids=["another schema", "another model", "no model announced"],
 )
-def test_another_model_ends_the_session_and_calls_no_app(change, code, home, exact):
+def test_a_different_model_ends_the_session_before_the_app_runs(
+    change, code, home, exact
+):
     fleet = Fleet(home, EXACT_FILE, dimension=9, vectors=whole_numbers(9))
     server = begin(exact)
     _, requests = until_inputs(fleet, server)
@@ -237,7 +237,7 @@ def test_another_model_ends_the_session_and_calls_no_app(change, code, home, exa
     assert fleet.called == []
 
 
-def test_the_model_is_asked_for_only_after_the_view_was_compared(home, exact):
+def test_the_model_is_requested_only_after_the_view_was_compared(home, exact):
     fleet = Fleet(home, EXACT_FILE, dimension=9, vectors=whole_numbers(9))
     server = begin(exact)
     session, requests = until_inputs(fleet, server)
@@ -250,7 +250,7 @@ def test_the_model_is_asked_for_only_after_the_view_was_compared(home, exact):
     assert session.refused == {"node-1": "VIEW_DIFFERS"}
 
 
-def test_an_old_number_and_a_spent_budget_are_refused(home, noisy):
+def test_a_replayed_number_and_a_spent_budget_are_rejected(home, noisy):
     fleet = Fleet(home, dimension=400)
     fleet.vectors = dict.fromkeys(NODES, np.zeros(400))
     for number in (5, 6):
@@ -276,7 +276,7 @@ def before_the_answer(fleet, server):
     return requests["node-1"]
 
 
-def test_a_second_set_of_survivors_has_no_answer(home, exact):
+def test_a_second_set_of_survivors_is_not_answered(home, exact):
     fleet = Fleet(home, EXACT_FILE, dimension=9, vectors=whole_numbers(9))
     server = begin(exact)
     request = before_the_answer(fleet, server)
@@ -292,7 +292,7 @@ def test_a_second_set_of_survivors_has_no_answer(home, exact):
 
 
 @pytest.mark.parametrize("how", ["emptied", "copied"])
-def test_an_emptied_and_a_copied_state_answer_nothing(how, home, exact):
+def test_an_emptied_or_copied_state_answers_nothing(how, home, exact):
     fleet = Fleet(home, EXACT_FILE, dimension=9, vectors=whole_numbers(9))
     server = begin(exact)
     request = before_the_answer(fleet, server)
@@ -310,7 +310,7 @@ def test_an_emptied_and_a_copied_state_answer_nothing(how, home, exact):
         assert caught.value.code is ErrorCode.RESTORED_STATE
 
 
-def test_a_training_that_fails_gives_zeros_where_there_is_noise(home, noisy):
+def test_a_failed_training_contributes_zeros_in_a_task_with_noise(home, noisy):
     fleet = Fleet(home, dimension=400)
     fleet.vectors = {name: np.full(400, 0.02) for name in NODES}
     fleet.failures = {
@@ -336,7 +336,7 @@ class NeverReady(Future):
         raise TimeoutError
 
 
-def test_a_training_that_takes_too_long_gives_zeros(home, noisy, caplog):
+def test_a_training_that_takes_too_long_contributes_zeros(home, noisy, caplog):
     # R3.5-5: a model that is slow for some data would else show them.
     fleet = Fleet(home, dimension=400)
     fleet.vectors = {name: np.full(400, 0.02) for name in NODES}
@@ -353,7 +353,9 @@ def test_a_training_that_takes_too_long_gives_zeros(home, noisy, caplog):
     )
 
 
-def test_a_node_without_a_thread_for_its_training_gives_zeros(home, noisy, caplog):
+def test_a_node_without_a_thread_for_its_training_contributes_zeros(
+    home, noisy, caplog
+):
     def exhausted(_):
         raise RuntimeError("can't start new thread")
 
@@ -367,7 +369,7 @@ def test_a_node_without_a_thread_for_its_training_gives_zeros(home, noisy, caplo
     assert "there is no thread for the training" in caplog.text
 
 
-def test_without_noise_a_training_that_fails_loses_its_node_alone(home, exact):
+def test_without_noise_a_failed_training_excludes_only_its_node(home, exact):
     fleet = Fleet(home, EXACT_FILE, dimension=9, vectors=whole_numbers(9))
     fleet.failures = {"node-2": TrainingFailedError("no vector")}
     server = begin(exact)
@@ -376,7 +378,7 @@ def test_without_noise_a_training_that_fails_loses_its_node_alone(home, exact):
     assert server.result.inputs == 4
 
 
-def test_a_node_that_has_not_joined_is_told_nothing_more(home, exact):
+def test_a_node_that_has_not_joined_receives_nothing_more(home, exact):
     fleet = Fleet(home, EXACT_FILE, dimension=9, vectors=whole_numbers(9))
     fleet.lost = (Round.ADVERTISE_KEYS, NODES[2:])
     server = begin(exact)
@@ -387,7 +389,7 @@ def test_a_node_that_has_not_joined_is_told_nothing_more(home, exact):
         fleet.ask("node-0", server.offer, NodeRequest("node-0", b""))
 
 
-def test_garbage_of_a_node_concerns_this_node(exact):
+def test_an_invalid_message_excludes_only_its_node(exact):
     session = CarriedSession(begin(exact), NODES)
     assert session.accept("node-1", (b"\xff\xff",), b"") is None
     assert session.refused == {"node-1": "BAD_ENCODING"}
@@ -395,7 +397,7 @@ def test_garbage_of_a_node_concerns_this_node(exact):
     assert not session.is_over
 
 
-def test_stages_last_as_long_as_the_task_says(exact, home):
+def test_stages_last_as_long_as_the_deadlines_of_the_task(exact, home):
     server = begin(exact)
     session = CarriedSession(server, NODES)
     seconds = []

@@ -57,7 +57,7 @@ def terms_in(home, text=FILE):
     return terms_of_node({SETTING: str(path)})
 
 
-def test_a_node_accepts_what_its_file_says(home):
+def test_a_node_accepts_the_terms_of_its_file(home):
     terms = terms_in(home, FILE + TOTAL)
     assert terms.tasks == {"digits", "words"}
     assert terms.state_dir == home / "state"
@@ -79,7 +79,7 @@ def test_a_node_accepts_what_its_file_says(home):
     assert terms.total.directory == home / "claims"
 
 
-def test_a_file_is_read_again_when_it_has_changed(home):
+def test_a_changed_terms_file_is_read_again(home):
     assert terms_in(home) is terms_of_node({SETTING: str(home / "terms.toml")})
     stricter = terms_in(home, FILE.replace("max_epsilon = 4.0", "max_epsilon = 0.5"))
     assert stricter.privacy_limits.max_epsilon == 0.5
@@ -88,7 +88,7 @@ def test_a_file_is_read_again_when_it_has_changed(home):
         terms_of_node({SETTING: str(home / "terms.toml")})
 
 
-def test_exact_sums_are_accepted_in_words_only(home):
+def test_exact_sums_are_accepted_only_with_the_full_sentence(home):
     without = re.sub("max_(epsilon|delta).*\n", "", FILE)
     with pytest.raises(ServiceError, match="how much"):
         terms_in(home, without)
@@ -115,7 +115,7 @@ def test_exact_sums_are_accepted_in_words_only(home):
         ("[node", "not valid TOML"),
     ],
 )
-def test_a_file_that_says_too_little_is_refused(home, text, words):
+def test_an_incomplete_file_is_rejected(home, text, words):
     with pytest.raises(ServiceError) as caught:
         terms_in(home, text)
     assert caught.value.code is ErrorCode.BAD_SETTINGS
@@ -129,7 +129,7 @@ def test_a_node_without_a_file_answers_nothing(config):
     assert "--node-config" in caught.value.next_step
 
 
-def test_a_simulation_never_spends_the_budget_of_a_node(home):
+def test_a_simulation_does_not_use_the_budget_of_a_node(home):
     (home / "terms.toml").write_text(FILE + TOTAL)
     names = node_name(1), node_name(2)
     first, second = (terms_of_simulation(home, name) for name in names)
@@ -140,7 +140,7 @@ def test_a_simulation_never_spends_the_budget_of_a_node(home):
     assert first.privacy_limits == second.privacy_limits
 
 
-def test_names_of_nodes_are_in_the_order_of_their_numbers():
+def test_names_of_nodes_sort_like_their_numbers():
     assert node_name(9) < node_name(10) < node_name(2**64 - 1)
 
 
@@ -172,7 +172,7 @@ def failing(opened, terms, error):
     return client
 
 
-def test_only_a_client_whose_disk_has_failed_is_made_again(home):
+def test_only_a_client_with_a_failed_disk_is_opened_again(home):
     opened, terms = OpenClients(), terms_in(home)
     kept = failing(opened, terms, ErrorCode.POLICY_VIOLATION.error("no"))
     assert failing(opened, terms, ErrorCode.POLICY_VIOLATION.error("no")) is kept
@@ -183,7 +183,7 @@ def test_only_a_client_whose_disk_has_failed_is_made_again(home):
     opened.close()
 
 
-def test_a_second_process_of_a_node_is_refused_while_the_first_has_its_state(
+def test_a_second_process_of_a_node_is_rejected_while_the_first_is_open(
     home, monkeypatch
 ):
     monkeypatch.setattr(FileLock, "acquire_within", lambda lock, _: lock.acquire())
@@ -201,7 +201,7 @@ def test_a_second_process_of_a_node_is_refused_while_the_first_has_its_state(
     other.close()
 
 
-def test_a_fork_uses_nothing_that_its_parent_has_open(home, monkeypatch):
+def test_a_forked_process_uses_no_client_of_its_parent(home, monkeypatch):
     opened, terms = OpenClients(), terms_in(home)
     with opened.client(terms, "a") as parents:
         pass
@@ -216,7 +216,7 @@ def test_a_fork_uses_nothing_that_its_parent_has_open(home, monkeypatch):
 # --- tasks ----------------------------------------------------------------------------
 
 
-def test_a_task_counts_the_numbers_of_its_model_and_tolerates_losses():
+def test_a_task_has_the_dimension_of_its_model_and_tolerates_losses():
     class Array:
         dtype, shape, stype = "float32", (4, 3), "numpy.ndarray"
 
@@ -242,7 +242,7 @@ def test_a_task_counts_the_numbers_of_its_model_and_tolerates_losses():
     assert (budget.participations, budget.spare) == (3, 1)
 
 
-def test_a_task_of_another_profile_or_name_is_refused():
+def test_an_unsupported_task_is_rejected():
     signed = prepared(signing_parameters_for(4, dimension=5))
     with pytest.raises(LocalProtocolError, match="no node knows the keys"):
         SecureTask("digits", signed)

@@ -49,7 +49,7 @@ def code_of(check, *args, **kwargs):
     return None
 
 
-def test_two_quorums_overlap_in_an_honest_client_or_the_roster_is_refused():
+def test_a_roster_whose_quorums_overlap_only_in_colluders_is_rejected():
     # R5.2-7: 2 Q > n + c
     parameters = signing_parameters_for(CLIENTS, dimension=4, colluders=1)
     assert parameters.quorum == 4
@@ -88,7 +88,9 @@ def test_the_complete_graph_has_no_failure_probability():
 
 
 @pytest.mark.parametrize(("threshold", "min_survivors"), [(3, 4), (4, 3)])
-def test_u2_has_as_many_as_are_needed_to_rebuild_and_to_sum(threshold, min_survivors):
+def test_u2_must_suffice_to_reconstruct_and_for_the_smallest_sum(
+    threshold, min_survivors
+):
     # R5.3-5
     parameters = replace(PARAMETERS, threshold=threshold, min_survivors=min_survivors)
 
@@ -106,7 +108,9 @@ def test_u2_has_as_many_as_are_needed_to_rebuild_and_to_sum(threshold, min_survi
 
 
 @pytest.mark.parametrize(("threshold", "min_survivors"), [(3, 4), (4, 3)])
-def test_u3_has_as_many_as_are_needed_to_rebuild_and_to_sum(threshold, min_survivors):
+def test_u3_must_suffice_to_reconstruct_and_for_the_smallest_sum(
+    threshold, min_survivors
+):
     # R5.4-3
     parameters = replace(
         PARAMETERS,
@@ -140,7 +144,7 @@ def test_losses_are_counted_from_the_roster_and_from_u2():
     assert u3_code(since_sharing, 4, share_holders=6) is ErrorCode.TOO_MANY_DROPOUTS
 
 
-def test_the_noise_of_those_who_are_left_has_to_suffice():
+def test_the_noise_of_the_survivors_must_suffice():
     # R3.5-1
     noise = NoiseTerms(b"c" * 32, tolerated_losses=2)
     assert (
@@ -153,7 +157,7 @@ def test_the_noise_of_those_who_are_left_has_to_suffice():
     )
 
 
-def test_a_client_keeps_as_many_holders_as_rebuild_its_secrets():
+def test_a_client_needs_enough_holders_to_reconstruct_its_secrets():
     # R5.3-10: U2 is large enough, but not around this client
     parameters, graph = ring(1)
     own, far = 0, [i for i in range(12) if i not in graph.holders(0)]
@@ -201,7 +205,7 @@ def roster_code(parameters, data, state):
     )
 
 
-def test_the_failure_bounds_of_a_ring_are_checked_in_both_forms_of_its_roster():
+def test_the_failure_bounds_are_checked_for_both_forms_of_a_roster():
     parameters, _ = ring(1, min_survivors=5)
     shown, whole, state = roster_of(parameters)
     assert shown != whole
@@ -219,7 +223,7 @@ def test_the_overlap_of_quorums_is_checked_at_every_signed_roster():
     assert roster_code(corrupt, whole, state) is ErrorCode.POLICY_VIOLATION
 
 
-def test_a_failure_probability_exactly_as_promised_is_accepted(monkeypatch):
+def test_a_failure_probability_equal_to_the_limit_is_accepted(monkeypatch):
     parameters, graph = ring(1)
     odds = holder_bits(graph, colluders=3, threshold=3)
     monkeypatch.setattr(checks, "client_demand", lambda _: odds)
@@ -227,7 +231,7 @@ def test_a_failure_probability_exactly_as_promised_is_accepted(monkeypatch):
 
 
 @pytest.mark.parametrize("profile", list(Profile))
-def test_an_advert_has_a_credential_and_a_signature_or_neither(profile):
+def test_an_advert_has_both_credential_and_signature_or_neither(profile):
     # R2.1-1
     _, _, state = roster_of(signing_parameters_for(CLIENTS, dimension=4))
     signed = state.advert
@@ -242,7 +246,7 @@ def test_an_advert_has_a_credential_and_a_signature_or_neither(profile):
         assert code_of(check_form, advert, profile) is code
 
 
-def test_no_client_signs_or_is_checked_without_a_credential():
+def test_a_client_without_a_credential_is_neither_signer_nor_verified():
     _, _, state = roster_of(signing_parameters_for(CLIENTS, dimension=4))
     bare = replace(state.advert, credential=None)
     with pytest.raises(InternalError):
@@ -271,7 +275,7 @@ def test_no_client_signs_or_is_checked_without_a_credential():
     ids=["longer", "another shape", "another word", "not below the modulus"],
 )
 @pytest.mark.parametrize("noise_block", [b"", b"block"])
-def test_a_vector_that_does_not_fit_is_bound_to_nothing(residues, noise_block):
+def test_an_invalid_vector_is_not_bound(residues, noise_block):
     def vector(of):
         if not noise_block:
             return PlainVector(of)
@@ -297,7 +301,7 @@ def test_a_vector_that_does_not_fit_is_bound_to_nothing(residues, noise_block):
     assert isinstance(session.clients[0], Masked)
 
 
-def test_what_the_server_has_verified_is_remembered_for_the_next_session():
+def test_credentials_verified_by_the_server_are_cached_for_the_next_session():
     # R2.1-8: the caller's cache is filled, also when it is empty at first
     parameters = signing_parameters_for(CLIENTS, dimension=4)
     session = InProcessSession(

@@ -106,7 +106,7 @@ def test_graphs_of_drawn_edges_have_their_known_sizes(cohort, sizes, counts):
     assert (chosen.unseen, chosen.quorum) == counts
 
 
-def test_rates_are_floored_as_exact_rationals():
+def test_rates_are_rounded_down_as_exact_rationals():
     assert demand(100, ".29", "1/3").colluders == 29  # 28 in binary floats
     assert demand(1000, "1/3", ".58").losses(1000) == 580  # 579 in binary floats
     assert demand(3, "1/3", "2/3").min_survivors == 1
@@ -256,7 +256,7 @@ def accepted(wanted, chosen):
 
 @settings(max_examples=400, deadline=None)
 @given(demands(), st.booleans())
-def test_whatever_is_chosen_is_accepted_by_server_and_clients(wanted, highest):
+def test_every_chosen_graph_is_accepted_by_server_and_clients(wanted, highest):
     if wanted.colluders + 2 > wanted.min_survivors:
         with pytest.raises(ServiceError, match="fewer than two honest"):
             choose_graph(wanted, CURIOUS)
@@ -300,9 +300,7 @@ def drawn(wanted, chosen, **changes):
     ("clients", "corrupt", "dropout"),
     [(1000, ".05", ".1"), (1000, ".2", ".3"), (1500, ".1", ".2"), (4000, ".1", ".3")],
 )
-def test_drawn_edges_that_are_chosen_are_possible_and_nothing_below(
-    clients, corrupt, dropout
-):
+def test_chosen_drawn_edges_are_possible_and_minimal(clients, corrupt, dropout):
     wanted = demand(clients, corrupt, dropout)
     chosen = choose_graph(wanted, MALICIOUS)
     found = drawn(wanted, chosen).check_possible(demanded_bits=server_demand)
@@ -347,7 +345,7 @@ def test_a_stronger_demand_never_gets_a_sparser_graph(wanted, adversary):
         ((300, 400), 200, 200, 30),
     ],
 )
-def test_a_ring_is_safe_and_live_on_every_roster_in_between(
+def test_a_ring_is_safe_and_live_on_every_roster_in_the_range(
     sizes, losses, survivors, colluders
 ):
     wanted = GraphDemand(
@@ -376,7 +374,7 @@ def test_a_ring_is_safe_and_live_on_every_roster_in_between(
     ) >= server_demand(wanted.graph_bits)
 
 
-def test_an_explicit_threshold_is_met_or_refused():
+def test_an_explicit_threshold_is_used_or_rejected():
     wanted = demand(1000, ".1", ".1")
     least = choose_graph(wanted, CURIOUS)
     wider = choose_graph(wanted, CURIOUS, threshold=least.threshold + 6)
@@ -391,7 +389,7 @@ def test_an_explicit_threshold_is_met_or_refused():
 # --- where no sparse graph will do --------------------------------------------------
 
 
-def test_the_complete_graph_is_offered_with_the_reason():
+def test_the_complete_graph_is_chosen_with_a_reason():
     chosen = choose_graph(demand(100, ".33", ".33"), CURIOUS)
     assert (chosen.graph, chosen.degree) == (Graph.COMPLETE, 0)
     assert (chosen.threshold, chosen.max_threshold) == (51, 67)
@@ -401,7 +399,7 @@ def test_the_complete_graph_is_offered_with_the_reason():
 
 
 @pytest.mark.parametrize("adversary", [SEMI, MALICIOUS])
-def test_liars_make_the_complete_graph_ask_for_two_thirds(adversary):
+def test_against_malicious_servers_the_complete_graph_needs_two_thirds(adversary):
     chosen = choose_graph(demand(90, "1/3", "1/4"), adversary)
     assert (chosen.graph, chosen.threshold) == (Graph.COMPLETE, 61)
     assert 2 * chosen.threshold > 90 + 30 >= 2 * (chosen.threshold - 1)
@@ -430,7 +428,7 @@ def test_malicious_servers_get_the_complete_graph_below_a_thousand_and_beyond_te
         (demand(2_000_000, "0", "0"), CURIOUS, "a cohort has 2 to"),
     ],
 )
-def test_nothing_is_offered_where_nothing_is_safe(wanted, adversary, reason):
+def test_an_infeasible_demand_is_rejected_with_a_reason(wanted, adversary, reason):
     with pytest.raises(ServiceError, match=reason) as refused:
         choose_graph(wanted, adversary)
     assert refused.value.code is ErrorCode.INFEASIBLE
@@ -452,7 +450,7 @@ def test_a_search_computes_few_failure_probabilities_at_any_size(clients, advers
 
 
 @pytest.mark.parametrize(("clients", "c", "losses"), [(60, 6, 9), (200, 20, 40)])
-def test_drawn_rings_keep_to_the_failure_probability(clients, c, losses):
+def test_drawn_rings_satisfy_the_failure_probability(clients, c, losses):
     """Rings with random colluders and losses, made for 4 bits each.
 
     False alarm below 1e-6 for each of the three: of 2000 rings at most 1/32 (1/16 for

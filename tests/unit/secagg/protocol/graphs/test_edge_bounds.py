@@ -60,7 +60,7 @@ def test_sums_agree_with_integers(n):
         (6, 2, 2, 1),
     ],
 )
-def test_every_choice_of_edges_is_counted(n, k, c, losses):
+def test_the_bound_covers_every_choice_of_edges(n, k, c, losses):
     """The bound is the mean number of (losses, set) pairs without an edge between."""
     honest = range(n - c)  # the last c collude: what they draw changes nothing
     lists = [
@@ -91,7 +91,7 @@ def test_every_choice_of_edges_is_counted(n, k, c, losses):
         assert log_of(Fraction(seen[s], graphs)) <= found[s] + 1e-12
 
 
-def test_an_adversary_that_loses_all_neighbours_of_one_client_stays_within_the_bound():
+def test_an_adversary_that_isolates_one_client_stays_within_the_bound():
     """Sets of one, found exactly: a client whose living neighbours all can be lost.
 
     False alarm at most 1e-6: with 400 graphs and a bound of 2^-5, 40 hits or more have
@@ -112,7 +112,7 @@ def test_an_adversary_that_loses_all_neighbours_of_one_client_stays_within_the_b
     assert hits < 40
 
 
-def test_numbers_that_describe_no_graph_promise_nothing():
+def test_invalid_graphs_have_the_trivial_bound():
     for degree in (0, -1, 9, 10):
         odds = log_set_apart(clients=9, degree=degree, colluders=2, losses=1)
         assert odds.tolist() == [0, 0, 0, 0, -math.inf]
@@ -123,7 +123,7 @@ def test_numbers_that_describe_no_graph_promise_nothing():
             assert odds.tolist() == [-math.inf, -math.inf]
 
 
-def test_more_edges_fewer_colluders_and_fewer_losses_do_no_harm():
+def test_more_edges_fewer_colluders_or_fewer_losses_never_weaken_the_bound():
     at = {"clients": 200, "degree": 30, "colluders": 20, "losses": 40}
     here = log_set_apart(**at)
     for change in ({"degree": 32}, {"colluders": 19}, {"losses": 39}):
@@ -136,7 +136,7 @@ def test_more_edges_fewer_colluders_and_fewer_losses_do_no_harm():
 @pytest.mark.parametrize(
     ("k", "c", "losses"), [(44, 50, 100), (108, 100, 300), (9, 0, 0)]
 )
-def test_a_bound_names_the_least_values_that_its_failure_probability_allows(
+def test_a_bound_names_the_smallest_values_for_its_failure_probability(
     k, c, losses, bits
 ):
     cohort = {"clients": 1000, "degree": k, "colluders": c}
@@ -149,7 +149,7 @@ def test_a_bound_names_the_least_values_that_its_failure_probability_allows(
     assert most == 0 or bits_of(log_corrupt_holders(**cohort, threshold=most)) < bits
 
 
-def test_a_failure_probability_exactly_as_demanded_is_accepted():
+def test_a_failure_probability_equal_to_the_demand_is_accepted():
     cohort = {"clients": 200, "degree": 30, "colluders": 20}
     holders = bits_of(log_corrupt_holders(**cohort, threshold=9))
     judged = edge_bound(**cohort, losses=40, demanded_bits=holders)
@@ -159,7 +159,7 @@ def test_a_failure_probability_exactly_as_demanded_is_accepted():
     assert (judged.set_apart, judged.cut_bits) == (2, apart)
 
 
-def test_a_threshold_exceeds_the_shares_that_a_set_and_the_colluders_hold():
+def test_a_threshold_exceeds_the_shares_held_by_a_set_and_the_colluders():
     # Three who stand apart hold each other's shares: two of them, and five corrupt.
     assert EdgeBound(5, 3, 40.0).least_threshold == 5 + 2 + 1
     assert EdgeBound(5, 1, 40.0).least_threshold == 5 + 1

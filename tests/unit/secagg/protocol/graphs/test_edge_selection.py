@@ -65,7 +65,7 @@ def drawn_lists(size=SIZE, degree=DEGREE, silent=()):
 
 
 @pytest.mark.parametrize(("size", "degree"), [(2, 1), (9, 3), (9, 8), (300, 40)])
-def test_a_client_draws_so_many_others_and_never_itself(size, degree):
+def test_a_client_draws_the_given_number_of_other_clients(size, degree):
     for index in (0, size // 2, size - 1):
         drawn = draw_neighbours(size, index, degree, entropy((size, index)))
         assert len(set(drawn)) == degree
@@ -80,7 +80,7 @@ def test_the_same_entropy_draws_the_same():
     assert draws != {draw_neighbours(50, 7, 9, entropy("y"))}
 
 
-def test_every_set_of_neighbours_is_as_likely_as_any_other():
+def test_every_set_of_neighbours_is_equally_likely():
     """Chi-squared with 9 degrees of freedom; false alarm: below 1e-6 for 50."""
     source, rounds = entropy("uniform"), 4000
     found = Counter(draw_neighbours(6, 2, 2, source) for _ in range(rounds))
@@ -99,19 +99,19 @@ class Bytes:
         return self.numbers.pop(0).to_bytes(size, "big")
 
 
-def test_numbers_that_would_favour_low_indices_are_passed_over():
+def test_biased_numbers_are_rejected_and_redrawn():
     # 2^32 mod 3 = 1: the last number has no two companions.
     assert draw_neighbours(4, 0, 1, Bytes((1 << 32) - 1, 2)) == (3,)
     assert draw_neighbours(4, 0, 1, Bytes((1 << 32) - 2, 0)) == (3,)
 
 
-def test_more_than_all_others_cannot_be_drawn():
+def test_more_neighbours_than_other_clients_cannot_be_drawn():
     with pytest.raises(ValueError, match="4 of 3 others"):
         draw_neighbours(4, 0, 4, entropy(0))
 
 
 @pytest.mark.parametrize("drawn", [(), (1, 2), (1, 2, 3, 4), (0, 1, 2), (1, 2, SIZE)])
-def test_a_list_of_a_client_that_is_never_drawn_is_refused(drawn):
+def test_a_list_that_cannot_have_been_drawn_is_rejected(drawn):
     # R5.9-3, R5.9-9
     with pytest.raises(RemoteProtocolError) as caught:
         check_edges(signed(0, drawn), size=SIZE, index=0, degree=3, name="client-0")
@@ -163,7 +163,7 @@ def root_by_the_text(size, lists):
 
 @pytest.mark.parametrize("size", range(2, 14))
 @pytest.mark.parametrize("silent", [(), (0,), (1,)])
-def test_every_client_can_check_what_it_is_shown(size, silent):
+def test_every_client_can_verify_its_published_edges(size, silent):
     for degree in {1, size // 2, size - 1}:
         lists = drawn_lists(size, degree, silent)
         trees = EdgeTrees(CTX1, size, lists, SUITE)
@@ -193,7 +193,7 @@ def test_every_client_can_check_what_it_is_shown(size, silent):
                 assert lists[dealer].drawn[point - 1] == index
 
 
-def test_edges_join_both_ends_and_shares_go_one_way():
+def test_edges_are_symmetric_and_shares_are_directed():
     lists = drawn_lists()
     graph = EdgeTrees(CTX1, SIZE, lists, SUITE).graph
     assert not graph.has_common_holders
@@ -242,7 +242,7 @@ def without_edge(lists, drawer, drawn):
     return {**lists, drawer: signed(drawer, changed)}
 
 
-def test_an_edge_that_is_hidden_from_its_receiver_is_missed_by_its_drawer():
+def test_an_edge_hidden_from_its_receiver_is_detected_by_its_drawer():
     # R5.9-10: the receiver's leaf, which it checks, does not name the drawer.
     hiding = EdgeTrees(CTX1, SIZE, without_edge(LISTS, 0, RECEIVER), SUITE)
     assert 0 not in hiding.graph.dealers(RECEIVER)
@@ -273,7 +273,7 @@ def test_a_proof_of_another_list_is_refused(changes):
     assert code_of(lie, own=LISTS[0]) is ErrorCode.BAD_PROOF
 
 
-def test_every_change_of_size_or_place_breaks_the_proof():
+def test_every_change_of_size_or_position_invalidates_the_proof():
     """Size and place of a list enter its leaf: no other pair proves the same."""
     for at, true in enumerate(SHOWN.lists):
         for size in range(1, SIZE + 1):
@@ -286,7 +286,7 @@ def test_every_change_of_size_or_place_breaks_the_proof():
                 assert code_of(lie, own=LISTS[0]) is ErrorCode.BAD_PROOF
 
 
-def test_a_leaf_of_its_own_that_says_otherwise_is_refused():
+def test_a_leaf_that_contradicts_the_clients_own_edges_is_rejected():
     # R5.9-6: another list of its own, one drawer less, one more, another root.
     other = EdgeTrees(CTX1, SIZE, without_edge(LISTS, 0, RECEIVER), SUITE).published(0)
     assert code_of(other, own=LISTS[0]) is ErrorCode.SELF_MISSING
@@ -304,7 +304,7 @@ def drawn_by(lists):
     return trees.published(0)
 
 
-def test_more_drawers_than_the_cap_are_refused_before_any_is_verified():
+def test_more_drawers_than_the_cap_are_rejected_before_verification():
     # R5.9-7: with signatures of no client, which would be found next.
     lists = {n: Edges((0, *LISTS[n].drawn[-2:]), bytes(64)) for n in range(1, SIZE)}
     tail = replace(PARAMETERS.tail, in_cap=SIZE - 2)
@@ -315,7 +315,7 @@ def test_more_drawers_than_the_cap_are_refused_before_any_is_verified():
     assert code_of(shown, own=LISTS[0]) is ErrorCode.BAD_SIGNATURE
 
 
-def test_three_times_as_many_as_are_drawn_may_draw_and_no_more():
+def test_the_number_of_drawers_is_limited_to_three_times_the_degree():
     # R5.9-7
     size = 3 * DEGREE + 2
     lists = drawn_lists(size)
@@ -359,7 +359,7 @@ def test_a_forged_list_is_refused(forged, code):
     assert code_of(drawn_by({4: forged((0, 1, 2))}), own=LISTS[0]) is code
 
 
-def test_a_drawer_that_does_not_name_the_reader_is_refused():
+def test_a_drawer_that_does_not_name_the_reader_is_rejected():
     # R5.9-9
     shown = drawn_by({4: signed(4, (0, 1, 2))})
     stranger = signed(4, (1, 2, 3))

@@ -63,7 +63,7 @@ def test_large_populations_agree_with_integers(population, marked, chosen, hits)
     assert found == pytest.approx(log_of(expected), rel=0, abs=1e-8)
 
 
-def test_there_is_no_choice_beyond_what_there_is():
+def test_impossible_choices_have_probability_zero():
     assert log_choose(5, 6) == log_choose(5, -1) == log_choose(-1, 0) == -math.inf
     assert log_choose(0, 0) == 0
     assert log_choose(60, 30) == pytest.approx(math.log(comb(60, 30)), abs=1e-12)

@@ -77,7 +77,7 @@ def test_planned_cuts_agree_with_integers(n, k):
 
 
 @pytest.mark.parametrize("n", [6, 9, 10])
-def test_corrupt_holders_are_counted_on_every_choice_of_colluders(n):
+def test_the_bound_on_corrupt_holders_covers_every_choice_of_colluders(n):
     """The formula is the mean number of honest clients with t corrupt holders."""
     for k in range(2, n - 1, 2):
         holders = [
@@ -110,7 +110,7 @@ def is_cut(bad, n, k):
 
 
 @pytest.mark.parametrize("n", [8, 11, 13])
-def test_planned_cuts_are_counted_on_every_choice_of_bad_clients(n):
+def test_the_bound_on_planned_cuts_covers_every_choice_of_bad_clients(n):
     """The formula is the mean number of pairs of windows without an honest client."""
     for k in range(2, n - 1, 2):
         windows = [
@@ -134,7 +134,7 @@ def test_planned_cuts_are_counted_on_every_choice_of_bad_clients(n):
             assert log_of(Fraction(cut, len(chosen))) <= found + 1e-12
 
 
-def test_fewer_colluders_than_assumed_and_more_clients_do_no_harm():
+def test_fewer_colluders_or_more_clients_never_weaken_the_bound():
     """While it says anything at all, that is, while it is below 1."""
     for n in range(4, 24):
         for k in range(2, n - 1, 2):
@@ -147,7 +147,7 @@ def test_fewer_colluders_than_assumed_and_more_clients_do_no_harm():
                         assert grown[c] <= bound
 
 
-def test_what_cannot_happen_is_minus_infinity():
+def test_impossible_events_have_the_bound_minus_infinity():
     assert log_corrupt_holders(clients=50, degree=8, threshold=4, colluders=3) == (
         -math.inf
     )
@@ -159,7 +159,7 @@ def test_what_cannot_happen_is_minus_infinity():
     )
 
 
-def test_numbers_that_describe_no_ring_promise_nothing():
+def test_invalid_rings_have_the_trivial_bound():
     """Settings and offers are checked by all rules, also when one has failed."""
     assert log_corrupt_holders(clients=9, degree=8, threshold=4, colluders=9) == 0
     for degree in (9, 10):

@@ -130,7 +130,7 @@ def ring_of(size, degree, seed=b"g" * 32):
 
 
 @pytest.mark.parametrize(("n", "k"), RINGS)
-def test_no_choice_of_colluders_cuts_exactly_the_rings_called_uncuttable(n, k):
+def test_exactly_the_rings_called_uncuttable_cannot_be_cut_by_colluders(n, k):
     cuts = cutting_choices(n, k)
     for mask in set(representatives(n)):
         living = places(mask, n)
@@ -158,7 +158,7 @@ def test_the_bound_is_never_below_the_true_chance(n, k):
 
 
 @pytest.mark.parametrize(("n", "k"), SMALLER_RINGS)
-def test_a_colluder_who_drops_out_never_lowers_the_bound(n, k):
+def test_a_colluder_that_drops_out_never_lowers_the_bound(n, k):
     found = bounds(n, k)
     every = np.arange(1 << n)
     for place in range(n):
@@ -167,7 +167,7 @@ def test_a_colluder_who_drops_out_never_lowers_the_bound(n, k):
 
 
 @pytest.mark.parametrize(("n", "k"), [(n, k) for n, k in RINGS if n in (8, 10)])
-def test_colluders_who_choose_their_own_losses_do_not_exceed_the_bound(n, k):
+def test_colluders_that_choose_their_losses_stay_within_the_bound(n, k):
     """What the bound is for: a cut session passes with at most the chance it allows.
 
     Colluders see the ring, then drop out in whatever way makes it pass.
@@ -212,7 +212,7 @@ def test_the_sum_over_pairs_agrees_with_fractions(n, k, c, lost):
         )
 
 
-def test_where_the_ring_begins_does_not_matter():
+def test_the_bound_does_not_depend_on_where_the_ring_begins():
     generator = np.random.default_rng(5)  # noqa: TID251 - losses, not secrets
     for n, k, c in [(11, 4, 2), (14, 12, 3), (30, 6, 3), (31, 10, 4)]:
         for _ in range(20):
@@ -228,14 +228,14 @@ def test_where_the_ring_begins_does_not_matter():
             assert logs == pytest.approx([logs[0]] * n, rel=0, abs=1e-12)
 
 
-def test_without_losses_the_bound_is_the_planned_one():
+def test_without_losses_the_bound_equals_the_planned_one():
     for n, k, c in [(12, 4, 5), (60, 6, 20), (300, 20, 90), (5000, 60, 1500)]:
         assert log_cut(np.ones(n, np.bool_), degree=k, colluders=c) == pytest.approx(
             log_planned_cut(clients=n, degree=k, colluders=c, losses=0), abs=1e-8
         )
 
 
-def test_one_rule_serves_rings_of_any_size():
+def test_the_bound_after_losses_is_below_the_planned_one_for_all_sizes():
     # R11.2-1
     """Random losses leave the bound below its planned value."""
     generator = np.random.default_rng(3)  # noqa: TID251 - losses, not secrets
@@ -279,7 +279,7 @@ def test_simulated_cuts_stay_below_the_bound(n, k, c, lost):
     assert expected / 20 < cut < expected + 5 * math.sqrt(expected)
 
 
-def test_a_small_ring_is_refused_exactly_when_one_colluder_could_split_it():
+def test_a_small_ring_is_rejected_exactly_if_one_colluder_could_split_it():
     """Twelve clients, four neighbours, threshold two, one colluder, three losses."""
     n, k = 12, 4
     graph = ring_of(n, k)
@@ -305,7 +305,7 @@ def test_a_small_ring_is_refused_exactly_when_one_colluder_could_split_it():
 
 
 @pytest.mark.parametrize("degree", [2, 4, 6])
-def test_without_colluders_a_ring_is_passed_exactly_when_it_is_whole(degree):
+def test_without_colluders_a_ring_is_accepted_exactly_if_it_is_connected(degree):
     """For every set of survivors."""
     graph = ring_of(10, degree)
     for chosen in range(1 << 10):
@@ -316,7 +316,7 @@ def test_without_colluders_a_ring_is_passed_exactly_when_it_is_whole(degree):
         assert risk.cut_bits == (math.inf if whole else 0)
 
 
-def test_chances_are_those_of_the_ring_and_its_survivors():
+def test_the_probabilities_are_those_of_the_ring_and_its_survivors():
     graph = ring_of(40, 6)
     lost = {1, 2, 3, 20, 21, 30}
     risk = ring_risk(graph, frozenset(range(40)) - lost, colluders=5, threshold=4)
@@ -330,7 +330,7 @@ def test_chances_are_those_of_the_ring_and_its_survivors():
     assert not risk.worst_case_safe
 
 
-def test_what_is_passed_for_less_is_what_the_figures_pass():
+def test_the_fast_check_agrees_with_the_full_figures():
     """Rings of 24 with up to ten losses, at demands around what they hold."""
     generator = np.random.default_rng(1)  # noqa: TID251 - losses, not secrets
     graph, seen = ring_of(24, 8), set()
@@ -351,7 +351,7 @@ def test_what_is_passed_for_less_is_what_the_figures_pass():
     assert seen == {True, False}
 
 
-def test_no_other_graph_is_checked():
+def test_the_complete_graph_is_not_checked():
     parameters = parameters_for(4, dimension=1, threshold=3)
     all_clients = roster_set(range(4), 4)
     assert graph_shortcoming(parameters, CompleteGraph(4), all_clients, 1.0) is None
@@ -362,7 +362,7 @@ def roster_set(members, size):
     return ClientBitmap(encode_set(members, size), size)
 
 
-def test_a_ring_that_no_one_can_cut_is_not_safe_from_a_rebuilt_secret():
+def test_an_uncuttable_ring_is_unsafe_if_a_secret_can_be_rebuilt():
     graph = ring_of(12, 10)
     all_clients = frozenset(range(12))
     safe = ring_risk(graph, all_clients, colluders=3, threshold=4)
@@ -377,7 +377,7 @@ def test_a_ring_that_no_one_can_cut_is_not_safe_from_a_rebuilt_secret():
         assert is_worst_case_safe(judged, graph, all_clients) is holds
 
 
-def test_a_client_never_refuses_what_the_server_passed():
+def test_a_client_never_rejects_what_the_server_accepted():
     client, server = client_demand(40), server_demand(40)
     assert client == 41
     # Two libraries' logarithms differ by far less than a thousandth of a bit.
@@ -388,7 +388,7 @@ def test_a_client_never_refuses_what_the_server_passed():
         assert seen.shortcoming(client) is None
 
 
-def test_each_chance_alone_is_reason_to_refuse():
+def test_each_probability_alone_is_a_reason_to_reject():
     def shortcoming(holders, cut):
         return RingRisk(holders, cut, worst_case_safe=False).shortcoming(41.0)
 
@@ -398,7 +398,7 @@ def test_each_chance_alone_is_reason_to_refuse():
     assert shortcoming(41.0, 41.0) is None
 
 
-def test_a_cohort_of_colluders_promises_nothing():
+def test_a_cohort_of_colluders_only_has_no_guarantee():
     ring = np.zeros(12, np.bool_)
     assert bits_of(log_cut(ring, degree=4, colluders=0)) == 0
     ring[[0, 6]] = True
@@ -411,7 +411,7 @@ def test_a_cohort_of_colluders_promises_nothing():
 
 
 @pytest.mark.parametrize("size", range(1, 10))
-def test_nothing_cuts_a_ring_on_which_all_clients_are_neighbours(size):
+def test_a_ring_in_which_all_clients_are_neighbours_cannot_be_cut(size):
     """Numbers that describe no ring are checked, too, and raise nothing."""
     living = np.ones(size, np.bool_)
     for colluders in (0, 1, size):

@@ -57,25 +57,25 @@ def refusal(data):
 
 
 @given(receipts)
-def test_a_receipt_survives_its_bytes(receipt):
+def test_a_receipt_survives_encoding(receipt):
     data = receipt.encode()
     assert AuditReceipt.decode(data) == receipt
     assert receipt.is_undamaged(data)
 
 
 @pytest.mark.parametrize("row", GOOD, ids=lambda row: row["name"])
-def test_the_receipts_of_the_vectors_are_ours(row):
+def test_the_receipts_of_the_vectors_match_the_implementation(row):
     data = bytes.fromhex(row["receipt"])
     assert AuditReceipt.decode(data).encode() == data
 
 
 @pytest.mark.parametrize("row", BROKEN, ids=lambda row: row["name"])
-def test_what_is_no_receipt_is_refused(row):
+def test_invalid_receipts_are_rejected(row):
     refusal(bytes.fromhex(row["receipt"]))
 
 
 @given(receipts, st.data())
-def test_any_changed_byte_shows(receipt, data):
+def test_any_changed_byte_is_detected(receipt, data):
     whole = receipt.encode()
     place = data.draw(st.integers(0, len(whole) - 1))
     change = data.draw(st.integers(1, 255))
@@ -89,12 +89,12 @@ def test_any_changed_byte_shows(receipt, data):
 
 
 @given(receipts, st.data())
-def test_a_part_of_a_receipt_is_invalid(receipt, data):
+def test_a_truncated_receipt_is_rejected(receipt, data):
     whole = receipt.encode()
     refusal(whole[: data.draw(st.integers(0, len(whole) - 1))])
 
 
-def test_a_certificate_has_a_limit():
+def test_the_size_of_a_certificate_is_limited():
     long = AuditReceipt(
         writer=WrittenBy.SERVER,
         offer=b"",
@@ -116,7 +116,7 @@ def test_a_receipt_has_a_limit(monkeypatch):
     assert "it has more than" in refusal(longer.encode())
 
 
-def test_a_committed_ring_has_a_whole_seed():
+def test_a_committed_ring_requires_a_whole_seed():
     view = RosterCommitment(8, b"t" * 32, b"g" * 31)
     short = AuditReceipt(
         writer=WrittenBy.SERVER, offer=b"", view=view, outcome=Outcome.ABORTED
@@ -133,7 +133,7 @@ def test_evidence_is_a_digest_and_a_signature(size):
     assert "96 bytes" in refusal(cut.encode())
 
 
-def test_more_disputes_than_bytes_take_no_memory():
+def test_more_disputes_than_bytes_are_rejected_without_allocating_memory():
     data = AuditReceipt(
         writer=WrittenBy.SERVER, offer=b"", outcome=Outcome.ABORTED
     ).encode()

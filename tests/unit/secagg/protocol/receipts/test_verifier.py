@@ -98,7 +98,7 @@ def step_of(data, **given):
 
 
 @pytest.mark.parametrize("row", GOOD, **by_name)
-def test_what_a_receipt_shows(row):
+def test_each_valid_receipt_has_its_verdict(row):
     # R5.8-2
     verdict = judged(data_of(row), **noise_of(row))
     assert verdict.finding == Finding(row["says"])
@@ -128,7 +128,7 @@ def test_the_command_names_the_first_step_that_fails(row, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("row", GOOD, **by_name)
-def test_every_byte_counts(row):
+def test_a_change_of_any_byte_is_rejected(row):
     data = data_of(row)
     for place in range(0, len(data), 11):
         broken = data[:place] + bytes([data[place] ^ 0x55]) + data[place + 1 :]
@@ -141,7 +141,7 @@ def signed():
     return data_of(next(row for row in GOOD if row["says"] == "agreed"))
 
 
-def test_a_session_of_enrolled_clients_is_verified_by_the_key_that_they_pin():
+def test_a_session_of_enrolled_clients_requires_the_pinned_key():
     for key in (None, bytes(32)):
         flaw = flaw_of(signed(), enrolment_key=key)
         assert flaw.step is VerificationStep.CREDENTIALS
@@ -164,7 +164,7 @@ def ended_before_the_edges():
     return over, parameters.tail.trust.enrolment_key
 
 
-def test_without_the_list_revoked_credentials_pass_and_the_list_must_be_the_offers():
+def test_revocations_are_checked_only_with_the_list_of_the_offer():
     assert judged(signed(), revocations=None).finding is Finding.AGREED
     unlisted, key = ended_before_the_edges()
     for receipt, of in ((signed(), KEY), (unlisted.encode(), key)):
@@ -173,14 +173,14 @@ def test_without_the_list_revoked_credentials_pass_and_the_list_must_be_the_offe
         assert flaw.next_step.startswith("Pass the list of that session")  # no operator
 
 
-def test_a_profile_without_identities_needs_no_key():
+def test_a_profile_without_identities_requires_no_key():
     stated = data_of(next(row for row in GOOD if row["says"] == "stated"))
     verdict = verify_receipt(stated)
     assert verdict.finding is Finding.STATED
     assert not verdict.signers
 
 
-def test_signatures_are_about_a_set():
+def test_a_quorum_requires_u3():
     receipt = AuditReceipt.decode(signed())
     over = {"outcome": Outcome.ABORTED, "code": 16, "size": 0, "sum_hash": bytes(32)}
     with pytest.raises(ReceiptError, match="a quorum and no U3"):
@@ -198,7 +198,7 @@ CODES = {
 
 
 @pytest.mark.parametrize("name", CODES)
-def test_a_flaw_has_the_code_of_the_rule_that_is_broken(name):
+def test_a_flaw_has_the_code_of_its_rule(name):
     row = next(row for row in BAD if row["name"] == name)
     assert flaw_of(data_of(row)).code == CODES[name]
 
@@ -212,7 +212,7 @@ def promising(receipt, monkeypatch, **changes):
     return replace(receipt, offer=offer.encode()).encode()
 
 
-def test_failure_bounds_and_quorums_are_computed_again_whatever_the_offer_promises(
+def test_failure_bounds_and_quorums_are_recomputed(
     monkeypatch,
 ):
     # R5.2-8 and R5.2-7: R3.2-7 and R3.2-8 speak of every roster in range.
@@ -236,12 +236,12 @@ def test_failure_bounds_and_quorums_are_computed_again_whatever_the_offer_promis
     )
 
 
-def test_a_set_of_clients_is_not_empty():
+def test_a_set_of_clients_requires_a_roster():
     row = next(row for row in BAD if row["name"] == "U2 without a view")
     assert "no roster" in str(flaw_of(data_of(row)))
 
 
-def test_an_advert_commits_to_as_many_layers_as_the_offer_says():
+def test_an_advert_must_commit_to_the_layers_of_the_offer():
     # R5.2-1
     row = next(row for row in GOOD if row["name"] == "disputes")
     receipt = AuditReceipt.decode(data_of(row))
@@ -252,7 +252,7 @@ def test_an_advert_commits_to_as_many_layers_as_the_offer_says():
     assert (flaw.step, flaw.code) == (VerificationStep.VIEW, ErrorCode.BAD_ENCODING)
 
 
-def test_before_the_first_draw_nothing_covers_edges():
+def test_an_edge_root_before_the_edge_round_is_rejected():
     over, key = ended_before_the_edges()
     pinned = {"enrolment_key": key, "revocations": None}
     assert judged(over.encode(), **pinned).finding is Finding.NO_SUM
@@ -261,7 +261,7 @@ def test_before_the_first_draw_nothing_covers_edges():
 
 
 @pytest.mark.parametrize("pair", [(99, 0), (0, 99), (1, 1)])
-def test_a_dispute_is_between_two_clients_of_the_roster(pair):
+def test_a_dispute_must_name_two_clients_of_the_roster(pair):
     row = next(row for row in GOOD if row["name"] == "disputes")
     receipt = AuditReceipt.decode(data_of(row))
     other = replace(receipt, disputes=(Dispute(*pair, 10),))
@@ -269,7 +269,7 @@ def test_a_dispute_is_between_two_clients_of_the_roster(pair):
 
 
 @pytest.mark.parametrize("lost_neighbours", [3, 4])
-def test_a_ring_that_the_survivors_do_not_hold_together_is_refused(lost_neighbours):
+def test_a_ring_disconnected_by_its_losses_is_rejected(lost_neighbours):
     # R5.3-9, and R5.8-1: the code that clients run
     parameters = parameters_for(
         CLIENTS,
@@ -303,7 +303,7 @@ def test_a_ring_that_the_survivors_do_not_hold_together_is_refused(lost_neighbou
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["in order", "reversed"])
 @pytest.mark.parametrize("row", FILE["comparisons"], **by_name)
-def test_two_receipts_of_one_session_show_one_session(row, order):
+def test_two_receipts_of_one_session_must_agree(row, order):
     # R5.8-3
     shown = [
         facts_in(judged(data_of(NAMED[row["pair"][which]])), source=name)

@@ -72,7 +72,7 @@ def test_an_argument_of_another_type_is_refused_by_name(name, field):
         ({"settings": {}}, "origin must be a text"),
     ],
 )
-def test_a_task_is_an_object_with_the_name_of_its_file(file, why):
+def test_task_add_requires_an_object_with_the_file_name(file, why):
     with pytest.raises(ServiceError, match=why) as caught:
         read_arguments(OPERATIONS["task.add"].arguments, {"file": file})
     assert caught.value.code is ErrorCode.BAD_INPUT
@@ -90,19 +90,19 @@ def test_a_task_is_an_object_with_the_name_of_its_file(file, why):
     ],
     ids=str,
 )
-def test_the_limits_of_an_option_hold_at_the_socket_too(name, given):
+def test_the_limits_of_an_option_apply_at_the_socket_too(name, given):
     with pytest.raises(ServiceError, match="must be") as caught:
         read_arguments(OPERATIONS[name].arguments, full(name) | given)
     assert caught.value.code is ErrorCode.BAD_INPUT
 
 
-def test_an_empty_name_of_a_task_selects_no_other_task():
+def test_an_empty_task_name_selects_no_other_task():
     found = read_arguments(OPERATIONS["session.list"].arguments, {"task": ""})
     assert found.task == ""
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_a_missing_argument_is_refused_unless_it_has_a_default(name):
+def test_a_missing_argument_is_rejected_unless_it_has_a_default(name):
     kind = OPERATIONS[name].arguments
     for field in dataclasses.fields(kind):
         rest = {key: value for key, value in full(name).items() if key != field.name}
@@ -168,7 +168,9 @@ async def answered(operation, sources, given):
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-async def test_what_needs_a_process_says_so_and_the_rest_is_read(name, tmp_path):
+async def test_operations_that_need_a_process_say_so_and_others_read_the_store(
+    name, tmp_path
+):
     await make_store(tmp_path)
     operation = OPERATIONS[name]
     with reading(tmp_path / STORE_FILE) as store:
@@ -218,7 +220,7 @@ def with_a_row(monkeypatch, tmp_path):
     app._command.cache_clear()
 
 
-def test_a_row_alone_makes_an_operation_and_its_command(with_a_row, capsys):
+def test_one_row_defines_an_operation_and_its_command(with_a_row, capsys):
     """Socket, offline reader and command line: an operation touches one file."""
     assert operation_of("task.copies") is TOY
     directory = with_a_row.parent / "state"

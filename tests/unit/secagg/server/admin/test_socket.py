@@ -33,7 +33,7 @@ async def listening(tmp_path):
 
 
 @pytest.mark.parametrize("turns", range(8))
-async def test_a_request_as_the_socket_closes_is_not_waited_for(listening, turns):
+async def test_a_closing_socket_cancels_its_requests(listening, turns):
     """`session.watch` has no end of its own: a cancellation must not be forgotten."""
     _, writer = await asyncio.open_unix_connection(listening._path)
     await pass_turns(MANY_TURNS)  # it waits for the request
@@ -49,9 +49,7 @@ async def test_a_request_as_the_socket_closes_is_not_waited_for(listening, turns
 
 
 @pytest.mark.parametrize("turns", range(8))
-async def test_a_caller_that_stops_asking_as_the_answer_comes_has_stopped(
-    tmp_path, turns
-):
+async def test_a_caller_cancelled_as_the_answer_arrives_stops(tmp_path, turns):
     answering = asyncio.Event()
 
     async def answer(reader, writer):

@@ -31,7 +31,7 @@ def engine_with(workers):
 
 
 @pytest.mark.parametrize("turns", range(5))
-async def test_a_caller_who_is_cancelled_as_the_answer_comes_is_cancelled(turns):
+async def test_a_caller_cancelled_as_the_result_arrives_is_cancelled(turns):
     workers = ByHand()
     async with engine_with(workers) as engine:
         running = asyncio.create_task(engine.run(int))
@@ -48,7 +48,7 @@ async def test_a_caller_who_is_cancelled_as_the_answer_comes_is_cancelled(turns)
         assert not workers.is_shut  # its answer says that the engine is well
 
 
-async def test_workers_that_drop_a_call_are_lost():
+async def test_workers_that_cancel_a_call_count_as_lost():
     workers = ByHand()
     async with engine_with(workers) as engine:
         running = asyncio.create_task(engine.run(int))

@@ -26,7 +26,7 @@ def compute(engine, job, spool, **options):
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 50])
 @pytest.mark.parametrize("modulus", [2, 1 << 20, 1 << 62, 1_000_003])
-def test_any_split_gives_the_sum_of_the_survivors(modulus, parts):
+def test_any_partition_gives_the_sum_of_the_survivors(modulus, parts):
     session, job = summing_session(modulus)
     spool = UploadSpool(MemoryBlobs())
     spool_uploads(session, job, spool)
@@ -35,7 +35,7 @@ def test_any_split_gives_the_sum_of_the_survivors(modulus, parts):
     np.testing.assert_array_equal(total, expected_sum(session.parameters, (0, 1, 3, 5)))
 
 
-def test_small_jobs_are_not_split_and_trouble_no_engine():
+def test_small_jobs_are_not_split_and_use_no_engine():
     session, job = summing_session(1 << 20)
     spool = UploadSpool(MemoryBlobs())
     spool_uploads(session, job, spool)
@@ -46,7 +46,7 @@ def test_small_jobs_are_not_split_and_trouble_no_engine():
         assert len(engine.shipped) == parts
 
 
-def test_a_missing_upload_is_a_failure_of_the_storage():
+def test_a_missing_upload_is_a_storage_error():
     session, job = summing_session(1 << 20)
     spool = UploadSpool(MemoryBlobs())
     spool_uploads(session, job, spool)
@@ -57,7 +57,7 @@ def test_a_missing_upload_is_a_failure_of_the_storage():
 
 
 @pytest.mark.parametrize("result", ["done", "lost"])
-def test_masks_are_counted_and_what_became_of_the_parts(result):
+def test_masks_and_results_of_parts_are_counted(result):
     session, job = summing_session(1 << 20)
     spool = UploadSpool(MemoryBlobs())
     spool_uploads(session, job, spool)
@@ -94,7 +94,7 @@ def shipped_parts(parts):
     return job, engine.shipped
 
 
-def test_no_secret_shows_in_a_shipped_part():
+def test_no_secret_appears_in_the_repr_of_a_shipped_part():
     _, shipped = shipped_parts(2)
     text = " ".join(map(repr, shipped))
     for key, iv, _ in (mask for part in shipped for mask in part.masks):
@@ -102,7 +102,7 @@ def test_no_secret_shows_in_a_shipped_part():
         assert repr(iv)[2:-1] not in text
 
 
-def test_a_part_receives_the_keys_of_its_streams_and_no_key_of_a_client():
+def test_a_part_receives_mask_keys_and_no_client_key():
     job, shipped = shipped_parts(3)
     sent = sorted(mask for part in shipped for mask in part.masks)
     own = sorted((m.key.reveal(), m.iv, m.sign) for m in removal_masks(job))

@@ -172,7 +172,7 @@ class Shown(HTMLParser):
             self.wanting.append(data)
 
 
-async def test_a_session_is_seen_from_all_sides(world):
+async def test_page_metrics_and_health_agree_on_a_session(world):
     """One aggregator, one client of two: then both, and a sum."""
     async with world.running():
         first = asyncio.ensure_future(world.give("a"))
@@ -218,7 +218,9 @@ async def health(world):
         return answer.status
 
 
-async def test_what_a_task_costs_is_on_the_page_and_in_the_scrape(world, tmp_path):
+async def test_the_privacy_cost_of_a_task_is_on_the_page_and_in_the_metrics(
+    world, tmp_path
+):
     (tmp_path / "noised.toml").write_text(NOISED)
     async with world.running(load_task_settings(tmp_path / "noised.toml")):
         scraped = await world.scrape()
@@ -242,7 +244,9 @@ async def test_what_a_task_costs_is_on_the_page_and_in_the_scrape(world, tmp_pat
     assert shown.wanting == []
 
 
-async def test_what_waits_for_a_person_stands_on_top(world, monkeypatch):
+async def test_problems_that_need_a_person_are_at_the_top_of_the_page(
+    world, monkeypatch
+):
     async with world.running() as running:
         world.server.pending_writes.refused[HOSTILE] = why = "No <space> left"
         assert re.search(
@@ -275,9 +279,7 @@ async def test_what_waits_for_a_person_stands_on_top(world, monkeypatch):
     assert {tag for tag, _ in shown.tags} <= TAGS
 
 
-async def test_probes_tell_a_process_that_lives_from_one_that_can_serve(
-    world, monkeypatch
-):
+async def test_probes_distinguish_a_live_process_from_a_ready_one(world, monkeypatch):
     async def refuse(*_):
         raise ServiceError("disk full", code=ErrorCode.STORAGE_FAILED)
 
@@ -309,7 +311,7 @@ class Gate:
     refused = MappingProxyType({Rejection.NO_HELLO: 7})
 
 
-async def test_a_scrape_says_who_was_turned_away_before_a_call(world, monkeypatch):
+async def test_the_metrics_count_connections_rejected_before_a_call(world, monkeypatch):
     async with world.running():
         monkeypatch.setattr(world.server.transport, "relay", Gate())
         scraped = await world.scrape()
@@ -317,7 +319,7 @@ async def test_a_scrape_says_who_was_turned_away_before_a_call(world, monkeypatc
     assert 'secagg_connections_refused{entry="grpc",reason="no_hello"} 7.0' in scraped
 
 
-async def test_a_scrape_has_every_metric_of_the_table(world):
+async def test_the_metrics_contain_every_metric_of_the_table(world):
     async with world.running():
         scraped = await world.scrape()
     named = set(re.findall(r"^# TYPE (\S+)", scraped, re.MULTILINE))
@@ -325,7 +327,7 @@ async def test_a_scrape_has_every_metric_of_the_table(world):
     assert named == expected
 
 
-def test_a_scrape_stays_small_with_many_tasks():
+def test_the_size_of_the_metrics_is_bounded_with_many_tasks():
     """Every label takes every value that it can; tasks, three outcomes each."""
     meter = PrometheusMeter()
     values = {
@@ -362,7 +364,7 @@ def test_a_scrape_stays_small_with_many_tasks():
     )
 
 
-def test_no_label_can_name_a_client_or_a_session():
+def test_no_metric_label_can_name_a_client_or_a_session():
     allowed = {"task", "outcome", "code", "method", "round", "reason"}
     allowed |= {"against", "closed_by", "engine", "entry", "result", "version", "which"}
     assert {label for metric in METRICS for label in metric.labels} <= allowed
@@ -371,7 +373,7 @@ def test_no_label_can_name_a_client_or_a_session():
     assert declared == set(METRICS)
 
 
-def test_the_page_is_for_this_machine_alone():
+def test_the_page_listens_on_loopback_only():
     with pytest.raises(ServiceError, match="other machines") as caught:
         page_address(ServerSection(page_listen="0.0.0.0:80"))
     assert caught.value.code is ErrorCode.BAD_SETTINGS
@@ -382,7 +384,7 @@ def test_the_page_is_for_this_machine_alone():
 # --- the listener ---------------------------------------------------------------------
 
 
-async def said(address, data):
+async def status_line(address, data):
     reader, writer = await asyncio.open_connection(address.host, address.port)
     writer.write(data)
     answer = await reader.read()
@@ -420,17 +422,17 @@ async def broken():
         ("GET / HTTP/1.1\r\nX: " + "x" * 20_000, 400),
     ],
 )
-async def test_a_request_is_answered_or_refused(head, status, caplog):
+async def test_each_request_is_answered_with_its_status(head, status, caplog):
     listener = HTTPListener(
         Address("127.0.0.1", 0), {"/": hello, "/broken": broken}, is_local=True
     )
     async with listener:
-        line = await said(listener.address, head.encode("latin-1") + b"\r\n\r\n")
+        line = await status_line(listener.address, head.encode("latin-1") + b"\r\n\r\n")
     assert line.split()[1] == str(status).encode()
     assert ("call_failed" in caplog.text) == (status == 500)
 
 
-async def test_a_head_has_no_body_and_an_error_no_reason():
+async def test_an_answer_to_head_has_no_body_and_an_error_no_reason():
     pages = {"/": hello, "/broken": broken}
     async with HTTPListener(Address("127.0.0.1", 0), pages, is_local=True) as listener:
         head = await get(listener.address, "/", method="HEAD")
@@ -438,7 +440,7 @@ async def test_a_head_has_no_body_and_an_error_no_reason():
         assert "secret" not in (await get(listener.address, "/broken")).text
 
 
-async def test_callers_who_say_nothing_make_room(monkeypatch):
+async def test_silent_connections_are_closed_for_new_ones(monkeypatch):
     monkeypatch.setattr("secagg.server.http.listener._CALLERS_AT_MOST", 2)
     pages = {"/": hello}
     async with HTTPListener(Address("127.0.0.1", 0), pages, is_local=False) as listener:
@@ -482,7 +484,7 @@ class Disk:
             await asyncio.Event().wait()
 
 
-def test_a_look_writes_once_in_a_while_and_waits_for_no_disk(tmp_path):
+def test_readiness_writes_only_occasionally_and_does_not_wait_for_a_disk(tmp_path):
     async def main(clock):
         disk, runs = Disk(), [True]
         readiness = Readiness((disk,), tmp_path, lambda: runs[0], clock)
@@ -497,7 +499,7 @@ def test_a_look_writes_once_in_a_while_and_waits_for_no_disk(tmp_path):
     assert "took longer than 2 s" in manual_clock.run(main)
 
 
-def test_a_disk_without_room_is_not_ready(tmp_path, monkeypatch):
+def test_a_full_disk_is_not_ready(tmp_path, monkeypatch):
     async def main(clock):
         monkeypatch.setattr("secagg.server.http.readiness.MIN_FREE_BYTES", 1 << 62)
         return await Readiness((Disk(),), tmp_path, lambda: True, clock).complaint()
@@ -506,30 +508,30 @@ def test_a_disk_without_room_is_not_ready(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("behind", [59, 61, 7200])
-def test_a_clock_behind_the_store_is_waited_for_ten_minutes_at_most(
+def test_a_clock_behind_the_store_delays_readiness_by_ten_minutes_at_most(
     tmp_path, caplog, behind
 ):
     async def main(clock):
         disk = Disk(newest=clock.date() + behind)
         readiness = Readiness((disk,), tmp_path, lambda: True, clock)
-        said = []
+        status_line = []
         for _ in range(140):
-            said.append(await readiness.complaint())
+            status_line.append(await readiness.complaint())
             await clock.sleep_until(clock.now() + PROBE_EVERY_SECONDS)
-        return said
+        return status_line
 
-    said = manual_clock.run(main)
-    waited = sum(PROBE_EVERY_SECONDS for each in said if "clock" in each)
+    status_line = manual_clock.run(main)
+    waited = sum(PROBE_EVERY_SECONDS for each in status_line if "clock" in each)
     expected = {59: 0, 61: 5, 7200: 600}[behind]
     assert abs(waited - expected) <= PROBE_EVERY_SECONDS
-    assert said[-1] == ""
+    assert status_line[-1] == ""
     assert [each.message.split()[0] for each in caplog.records].count(CLOCK_BEHIND) == (
         behind == 7200
     )
 
 
 @pytest.mark.parametrize("differs", [-3600.0, 59.0, 61.0])
-def test_the_clock_of_a_database_is_compared_for_the_log_alone(
+def test_a_clock_that_differs_from_the_database_is_only_logged(
     tmp_path, caplog, differs
 ):
     async def main(clock):

@@ -71,7 +71,7 @@ class Edge:
 
 
 @pytest.mark.parametrize("row", VECTORS["requests"], ids=lambda row: row["name"])
-async def test_requests_of_the_vectors(row):
+async def test_requests_of_the_vectors_are_answered_as_recorded(row):
     trust = Trust.decode_from(Reader(bytes.fromhex(VECTORS["trust"]), "trust"))
     edge = Edge(
         authority=VECTORS["authority"],
@@ -206,7 +206,7 @@ def broken(edge, *names):
 
 
 @pytest.mark.parametrize("name", FAULTS)
-async def test_each_check_refuses_and_nothing_reaches_the_service(name):
+async def test_each_failed_check_rejects_the_request_before_the_service(name):
     edge = Edge()
     answer = await edge.ask(broken(edge, name))
     check_answer(name, answer)
@@ -230,13 +230,13 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("one", "other"), PAIRS)
-async def test_of_two_faults_the_earlier_rule_answers(one, other):
+async def test_of_two_violations_the_earlier_rule_is_reported(one, other):
     edge = Edge()
     answer = await edge.ask(broken(edge, other, one))
     check_answer(one, answer)
 
 
-async def test_a_rate_comes_before_the_body_and_behind_the_signature():
+async def test_the_rate_limit_applies_before_the_body_and_after_the_signature():
     # R10.3-14 between R10.3-13 and R10.3-15.
     edge = Edge(limits=CallLimits(burst=1, calls_per_second=1.0))
     assert (await edge.ask()).status == 200
@@ -249,7 +249,7 @@ async def test_a_rate_comes_before_the_body_and_behind_the_signature():
     assert (await edge.ask()).status == 200
 
 
-async def test_a_body_that_is_no_request_is_refused_last():
+async def test_an_undecodable_body_is_rejected_last():
     # R10.3-16.
     edge = Edge()
     for request in (
@@ -269,7 +269,7 @@ def unknown(number, **changes):
     return ISSUER.identity(f"client-{number}", serial=100 + number, **changes)
 
 
-async def test_known_callers_never_pay_for_unknown_ones_of_their_address():
+async def test_unknown_callers_of_an_address_do_not_use_the_budget_of_known_ones():
     # R10.3-12.
     edge = Edge()
     assert (await edge.ask()).status == 200
@@ -286,7 +286,7 @@ async def test_known_callers_never_pay_for_unknown_ones_of_their_address():
     assert (await edge.ask(edge.signed(identity=unknown(201)))).status == 200
 
 
-async def test_addresses_of_one_subnet_of_version_6_share_a_budget():
+async def test_addresses_of_one_ipv6_subnet_share_a_budget():
     edge = Edge()
     for number in range(60):
         request = edge.signed(identity=unknown(number))
@@ -296,7 +296,7 @@ async def test_addresses_of_one_subnet_of_version_6_share_a_budget():
     assert (await edge.ask(request, peer="2001:db8:0:1::1")).status == 200
 
 
-async def test_all_addresses_together_have_a_budget():
+async def test_all_addresses_together_share_a_budget():
     edge = Edge()
     for number in range(200):
         edge.proof._budget.charge(f"198.51.{number // 200}.{number % 200}")
@@ -305,14 +305,14 @@ async def test_all_addresses_together_have_a_budget():
     assert (await edge.ask()).status == 200
 
 
-async def test_behind_a_proxy_only_the_budget_of_all_counts():
+async def test_behind_a_proxy_only_the_common_budget_applies():
     edge = Edge(by_address=False)
     for number in range(100):
         request = edge.signed(identity=unknown(number))
         assert (await edge.ask(request)).status == 200
 
 
-async def test_a_bad_signature_under_a_known_credential_costs_its_address_only():
+async def test_a_bad_signature_under_a_known_credential_is_charged_to_its_address():
     # Credentials are public: who replays one must not shut its holder out.
     edge = Edge()
     assert (await edge.ask()).status == 200
@@ -334,7 +334,7 @@ async def test_a_bad_signature_under_a_known_credential_costs_its_address_only()
     assert not stranger.first
 
 
-async def test_revoked_credentials_stay_out_though_they_were_verified():
+async def test_revoked_credentials_are_rejected_although_they_were_verified():
     # R10.3-11 and R10.3-18: what is remembered is the issuer's signature alone.
     edge = Edge()
     assert (await edge.ask()).status == 200
@@ -347,7 +347,7 @@ async def test_revoked_credentials_stay_out_though_they_were_verified():
 
 
 @pytest.mark.parametrize("call", [c for c in CALLS.values() if not c.is_stream])
-async def test_every_unary_call_of_the_table_is_answered(call):
+async def test_every_unary_call_is_served(call):
     examples = {
         "GetOffer": GetOffer("t"),
         "GetUpdate": GetUpdate(SESSION, None),
@@ -394,7 +394,9 @@ async def test_every_unary_call_of_the_table_is_answered(call):
         (ServiceError("", code=ErrorCode.TASK_OVER), 400, "failed_precondition"),
     ],
 )
-async def test_an_error_of_the_service_arrives_with_its_detail(error, status, connect):
+async def test_an_error_of_the_service_is_returned_with_its_detail(
+    error, status, connect
+):
     edge = Edge()
     edge.service.script[GetUploadStatus] = error
     answer = await edge.ask()
@@ -406,7 +408,7 @@ async def test_an_error_of_the_service_arrives_with_its_detail(error, status, co
     assert edge.service.refusals == [error.code]
 
 
-async def test_a_defect_is_logged_and_tells_a_peer_nothing(caplog):
+async def test_a_defect_is_logged_and_reveals_nothing_to_a_peer(caplog):
     edge = Edge()
     edge.service.script[GetUploadStatus] = KeyError("the secret")
     answer = await edge.ask()
@@ -415,7 +417,7 @@ async def test_a_defect_is_logged_and_tells_a_peer_nothing(caplog):
     assert "call_failed" in caplog.text
 
 
-async def test_headers_of_answers():
+async def test_answers_have_the_required_headers():
     edge = Edge()
     for request in (edge.signed(), broken(edge, "R10.3-9 credential")):
         answer = await edge.ask(request)
@@ -425,7 +427,7 @@ async def test_headers_of_answers():
     assert answer.headers["www-authenticate"] == "Secagg"
 
 
-async def test_web_pages_of_listed_origins_may_call_and_read_refusals():
+async def test_listed_origins_may_call_and_read_errors():
     edge = Edge()
     request = edge.signed()
     preflight = EdgeRequest(request.path, {"origin": ORIGIN}, b"", "OPTIONS")
@@ -448,7 +450,7 @@ async def test_web_pages_of_listed_origins_may_call_and_read_refusals():
     assert "access-control-allow-origin" not in answer.headers
 
 
-async def test_a_request_is_answered_until_a_minute_after_the_time_in_it():
+async def test_a_request_is_accepted_until_a_minute_after_its_time():
     # R10.3-10, R10.3-17: of a clock that is a minute ahead for two minutes, no longer.
     edge = Edge()
     signed = edge.signed(created=int(edge.now) + 60)
@@ -459,7 +461,7 @@ async def test_a_request_is_answered_until_a_minute_after_the_time_in_it():
 
 
 @pytest.mark.parametrize("seconds", [-61, 61, -7200, 10**9])
-async def test_a_proof_of_another_time_is_told_the_time(seconds):
+async def test_a_request_with_a_wrong_time_is_told_the_time_of_the_server(seconds):
     # R10.3-3 rests on it.
     edge = Edge()
     answer = await edge.ask(edge.signed(created=int(edge.now) + seconds))
@@ -468,7 +470,7 @@ async def test_a_proof_of_another_time_is_told_the_time(seconds):
     assert (await edge.ask(broken(edge, "R10.3-10 form"))).error.server_time is None
 
 
-async def test_headers_that_proxies_add_name_no_client():
+async def test_headers_added_by_proxies_do_not_identify_a_client():
     edge = Edge()
     request = edge.signed()
     request.more = [
@@ -484,7 +486,7 @@ async def test_headers_that_proxies_add_name_no_client():
     assert edge.first == [("ada", "192.0.2.7")]
 
 
-async def test_the_same_request_again_is_the_same_call_again():
+async def test_a_repeated_request_gets_the_same_answer():
     # R10.3-17: here, and at a replica that shares nothing but the service.
     edge, replica = Edge(), Edge()
     request = edge.signed()
@@ -514,7 +516,7 @@ async def waiting(edge, request=None):
     return asking
 
 
-async def test_stopping_ends_held_answers_and_holds_none():
+async def test_stopping_ends_held_requests_and_holds_no_new_ones():
     edge = Edge()
     asking = await waiting(edge)
     edge.app.end_held()
@@ -525,7 +527,7 @@ async def test_stopping_ends_held_answers_and_holds_none():
     assert (await edge.ask()).status == 200  # what is not held continues
 
 
-async def test_calls_of_callers_who_are_unwelcome_end():
+async def test_calls_of_disconnected_clients_are_ended():
     edge = Edge()
     asking = await waiting(edge)
     edge.guards.open_calls.end(lambda who: who.serial == 8)
@@ -535,7 +537,7 @@ async def test_calls_of_callers_who_are_unwelcome_end():
     assert (await asking).code is ErrorCode.SHUTTING_DOWN
 
 
-async def test_calls_at_once_are_counted_over_both_entries():
+async def test_concurrent_calls_are_counted_over_both_entries():
     edge = Edge(limits=CallLimits(calls_at_once=1))
     async with edge.guards.admission.admitted("ada", is_stream=False):
         answer = await edge.ask()  # as if one were open over gRPC
@@ -543,7 +545,7 @@ async def test_calls_at_once_are_counted_over_both_entries():
     assert (await edge.ask()).status == 200
 
 
-async def test_a_client_that_leaves_ends_its_held_answer():
+async def test_a_client_that_disconnects_ends_its_held_request():
     edge = Edge()
     gone, ended = asyncio.Event(), asyncio.Event()
 
@@ -584,7 +586,7 @@ async def test_a_client_that_leaves_ends_its_held_answer():
 
 
 @pytest.mark.parametrize("change", [-1, 1])
-async def test_a_body_of_another_length_than_announced_is_refused(change):
+async def test_a_body_of_wrong_length_is_rejected(change):
     edge = Edge()
     request = edge.signed()
     request.headers["content-length"] = str(len(request.body) + change)
@@ -593,7 +595,7 @@ async def test_a_body_of_another_length_than_announced_is_refused(change):
     assert answer.headers["connection"] == "close"
 
 
-async def test_refusals_before_a_caller_is_known_are_few_lines_without_secrets(caplog):
+async def test_rejections_before_authentication_log_few_lines_without_secrets(caplog):
     caplog.set_level("INFO")
     edge = Edge()
     request = broken(edge, "R10.3-13 signature")
@@ -617,7 +619,7 @@ async def test_a_preflight_with_a_body_ends_its_connection():
         assert (await edge.ask(preflight)).headers["connection"] == "close"
 
 
-async def test_a_connection_without_an_address_is_gone():
+async def test_a_connection_without_an_address_is_ignored():
     edge = Edge()
     await edge.app({"client": None}, None, None)
     assert not edge.service.refusals

@@ -38,7 +38,7 @@ def settings(tmp_path, monkeypatch):
     return load_host_settings(path, environment={}).settings
 
 
-def test_settings_become_options(settings):
+def test_settings_are_converted_to_edge_options(settings):
     options = edge_options(settings)
     assert options.authority == "sums.example.org"
     assert options.enrolment_key == bytes.fromhex(KEY)
@@ -61,14 +61,14 @@ def test_settings_become_options(settings):
         ("enrolment", {"enrolment_key": None}, "enrolment.enrolment_key"),
     ],
 )
-def test_what_is_missing_or_wrong_is_named(settings, section, change, key):
+def test_invalid_edge_settings_are_named(settings, section, change, key):
     broken = replace(getattr(settings, section), **change)
     with pytest.raises(ServiceError, match=key) as caught:
         edge_options(replace(settings, **{section: broken}))
     assert caught.value.code is ErrorCode.BAD_SETTINGS
 
 
-def test_profile_1_runs_behind_no_proxy(settings):
+def test_profile_1_is_rejected_behind_a_proxy(settings):
     # R10.3-4.
     options = edge_options(settings)
     for profile in Profile:
@@ -82,7 +82,7 @@ def test_profile_1_runs_behind_no_proxy(settings):
         assert caught.value.code is ErrorCode.BAD_SETTINGS
 
 
-def test_without_the_extra_the_edge_says_what_to_install(monkeypatch):
+def test_without_its_extra_the_edge_states_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     monkeypatch.delitem(sys.modules, "secagg.server.http_edge.protocol", raising=False)
     with pytest.raises(ServiceError, match="uvicorn") as caught:
@@ -102,7 +102,7 @@ def test_without_the_extra_the_edge_says_what_to_install(monkeypatch):
         ("a", "a"),
     ],
 )
-def test_hosts_of_authorities(authority, host):
+def test_the_host_of_an_authority_is_parsed(authority, host):
     assert host_of(authority) == host
 
 
@@ -110,7 +110,7 @@ def test_hosts_of_authorities(authority, host):
     "authority",
     ["", "A", "a:443", "a:0", "a:", "a/b", "a b", "https://a", "a\n", "-a", "a:123456"],
 )
-def test_what_is_not_an_authority(authority):
+def test_invalid_authorities_are_rejected(authority):
     with pytest.raises(ServiceError):
         host_of(authority)
 
@@ -119,7 +119,7 @@ def test_what_is_not_an_authority(authority):
     "origin",
     ["*", "null", "https://", "https://a/", "https://A", "ftp://a", "a", "https://*.a"],
 )
-def test_what_is_not_an_origin(origin):
+def test_invalid_origins_are_rejected(origin):
     check_origins(["https://a", "http://localhost:3000"])
     with pytest.raises(ServiceError):
         check_origins([origin])

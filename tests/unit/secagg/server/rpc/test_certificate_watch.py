@@ -10,7 +10,7 @@ from secagg.runtime.clock import finish_before
 from secagg.server.rpc.certificates import LOOK_EVERY_SECONDS, CertificateWatch
 
 
-def test_a_defect_is_said_and_the_watch_continues(tmp_path, caplog):
+def test_a_defect_is_logged_and_the_watch_continues(tmp_path, caplog):
     identity = TLSDeployment(tmp_path).server()
     looks, shown_out = [], []
 

@@ -8,7 +8,7 @@ from secagg.server.call_guards import RefusalLog
 from secagg.server.telemetry.measures import RefusalCounts
 
 
-def test_refusals_are_counted_by_code_for_an_hour():
+def test_rejections_are_counted_by_code_for_an_hour():
     clock = ManualClock()
     counts = RefusalCounts(clock)
     counts.count(ErrorCode.NOT_INVITED)
@@ -22,7 +22,7 @@ def test_refusals_are_counted_by_code_for_an_hour():
     assert counts.of_last_hour() == {}
 
 
-def test_however_many_refusals_take_no_room():
+def test_counts_of_rejections_use_bounded_memory():
     clock = ManualClock()
     counts = RefusalCounts(clock)
     for _ in range(10_000):
@@ -53,7 +53,7 @@ def lines(caplog):
     return lambda: caplog.messages
 
 
-def test_refusals_of_one_caller_have_a_line_at_once_and_then_one_a_minute(lines):
+def test_rejections_of_one_caller_are_logged_at_once_and_then_once_a_minute(lines):
     minutes = Minutes()
     log = RefusalLog(minutes)
     for _ in range(1179):
@@ -72,7 +72,7 @@ def test_refusals_of_one_caller_have_a_line_at_once_and_then_one_a_minute(lines)
     assert "call_refused" in lines()[2]
 
 
-def test_one_caller_does_not_hide_the_refusals_of_another(lines):
+def test_rejections_of_one_caller_do_not_hide_those_of_another(lines):
     log = RefusalLog(Minutes())
     for _ in range(10):
         log.write("/S/GetOffer", "loud", ErrorCode.BAD_ENCODING)
@@ -80,7 +80,7 @@ def test_one_caller_does_not_hide_the_refusals_of_another(lines):
     assert ["identity=quiet" in each for each in lines()] == [False, True]
 
 
-def test_callers_that_are_quiet_take_no_room():
+def test_callers_without_new_rejections_use_no_memory():
     minutes = Minutes()
     log = RefusalLog(minutes)
     for number in range(100):

@@ -59,7 +59,7 @@ def test_a_single_replica_needs_no_lease():
     manual_clock.run(main)
 
 
-def test_a_holder_that_lives_keeps_it_and_one_that_lets_go_is_followed_at_once():
+def test_a_live_holder_keeps_its_lease_and_a_released_one_passes_at_once():
     async def main(clock):
         store = SharedStore(clock)
         one, other = Replica("a", store, clock), Replica("b", store, clock)
@@ -79,7 +79,7 @@ def test_a_holder_that_lives_keeps_it_and_one_that_lets_go_is_followed_at_once()
     manual_clock.run(main)
 
 
-def test_one_that_is_seen_to_have_ended_is_followed_within_a_second():
+def test_the_lease_of_an_ended_replica_passes_within_a_second():
     async def main(clock):
         store = SharedStore(clock)
         one, other = Replica("a", store, clock), Replica("b", store, clock)
@@ -98,7 +98,7 @@ def test_one_that_is_seen_to_have_ended_is_followed_within_a_second():
     manual_clock.run(main)
 
 
-def test_one_that_was_stopped_for_long_loses_it_and_looks_again():
+def test_a_replica_stopped_for_long_loses_its_lease_and_refreshes():
     async def main(clock):
         store = SharedStore(clock)
         one, other = Replica("a", store, clock), Replica("b", store, clock)
@@ -118,7 +118,7 @@ def test_one_that_was_stopped_for_long_loses_it_and_looks_again():
     manual_clock.run(main)
 
 
-def test_what_another_one_has_done_is_not_done_again():
+def test_work_done_by_another_replica_is_not_repeated():
     async def main(clock):
         store = SharedStore(clock)
         for place in (6, None):  # another round, and the end
@@ -132,7 +132,7 @@ def test_what_another_one_has_done_is_not_done_again():
     manual_clock.run(main)
 
 
-def test_a_store_that_refuses_for_a_moment_is_asked_and_looked_at_again():
+def test_a_temporary_store_error_is_retried_after_a_refresh():
     async def main(clock):
         store = SharedStore(clock)
         one = Replica("a", store, clock)

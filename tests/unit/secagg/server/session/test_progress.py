@@ -12,7 +12,7 @@ def at(number, opened):
     )
 
 
-async def test_no_change_falls_between_what_stood_first_and_what_comes():
+async def test_no_change_is_lost_between_the_first_state_and_the_updates():
     feed = ProgressFeed()
 
     def standing():

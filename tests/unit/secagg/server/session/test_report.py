@@ -53,7 +53,7 @@ def report_of_run(**options):
     return report
 
 
-def test_a_sum_leaves_a_dated_report_with_every_round():
+def test_a_released_sum_has_a_dated_report_with_every_round():
     report = report_of_run()
     assert report["outcome"] == "released"
     assert report["opened"] == "2001-09-09T01:46:40+00:00"
@@ -71,7 +71,7 @@ def test_a_sum_leaves_a_dated_report_with_every_round():
     assert "next_step" not in report
 
 
-def test_an_aborted_session_says_who_was_lost_where_and_what_to_do():
+def test_the_report_of_an_aborted_session_names_dropouts_and_the_next_step():
     report = report_of_run(
         fault_of=lambda number, call, _: (
             Fault.LOSE_REQUEST if number > 1 and call is UploadChunk else Fault.NONE
@@ -129,7 +129,7 @@ def losing(lost, clock, *, first):
     )
 
 
-def test_the_page_of_a_session_needs_the_store_alone(tmp_path, capsys):
+def test_the_page_of_a_session_is_built_from_the_store_alone(tmp_path, capsys):
     """Another aggregator has ended it, or its disk is lost: there is no report here."""
 
     async def main(clock):
@@ -148,7 +148,7 @@ def test_the_page_of_a_session_needs_the_store_alone(tmp_path, capsys):
     assert rounds == ["ADVERTISE_KEYS", "SHARE_KEYS", "MASKED_INPUT_COLLECTION"]
 
 
-def test_the_page_of_a_session_without_enough_clients_names_who_had_come(
+def test_the_page_of_a_session_without_enough_clients_names_those_that_joined(
     tmp_path, capsys
 ):
     async def main(clock):
@@ -166,7 +166,7 @@ def test_the_page_of_a_session_without_enough_clients_names_who_had_come(
     assert re.search(rf"did not join +{absent}\n", page)
 
 
-def test_old_and_surplus_reports_go_with_their_receipts(tmp_path):
+def test_reports_are_purged_with_their_receipts(tmp_path):
     reports = SessionReports(tmp_path)
     for task in ("a", "b"):
         (tmp_path / task).mkdir()
@@ -203,19 +203,19 @@ async def first_joined(server):
 
 
 @pytest.fixture
-def give(monkeypatch, tmp_path):
+def contribute_as(monkeypatch, tmp_path):
     monkeypatch.setattr("secagg.server.server.SETTLE_SECONDS", 0.0)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "marks"))
     waiver = ExactSumWaiver(NO_NOISE_ACKNOWLEDGEMENT)
     pair = ClientPolicy(min_clients=2, min_survivors=2, require_noise=False)
 
-    async def give(server, name):
+    async def contribute_as(server, name):
         async with Client(
             server.connection(name), task="t/1", privacy_limits=waiver, cohort=pair
         ) as one:
             await one.contribute([1, 2])
 
-    return give
+    return contribute_as
 
 
 EXACT = PreparedTask.exact(
@@ -225,13 +225,15 @@ EXACT = PreparedTask.exact(
 )
 
 
-async def test_every_session_of_a_server_leaves_a_file_for_its_owner(tmp_path, give):
+async def test_every_session_of_a_server_leaves_a_private_report_file(
+    tmp_path, contribute_as
+):
     async with OperatedServer(None, state_dir=tmp_path / "s") as server:
         task = await server.add_task("t/1", EXACT, attempts=2)
-        early = asyncio.ensure_future(give(server, "a"))
+        early = asyncio.ensure_future(contribute_as(server, "a"))
         first = await first_joined(server)
         await server.abort_session(first.session_id, "wrong model")
-        late = asyncio.ensure_future(give(server, "b"))
+        late = asyncio.ensure_future(contribute_as(server, "b"))
         assert (await task.next_sum()).session_number == 2
         task.take()
         await asyncio.gather(early, late)
@@ -248,12 +250,14 @@ async def test_every_session_of_a_server_leaves_a_file_for_its_owner(tmp_path, g
     assert stat.S_IMODE(folder.parent.stat().st_mode) == 0o700
 
 
-async def test_a_disk_that_takes_no_report_holds_up_no_sum(tmp_path, give, caplog):
+async def test_a_report_that_cannot_be_written_does_not_delay_the_sum(
+    tmp_path, contribute_as, caplog
+):
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / "reports").write_text("a file in the way")
     async with OperatedServer(None, state_dir=tmp_path / "s") as server:
         task = await server.add_task("t/1", EXACT)
-        given = asyncio.gather(give(server, "a"), give(server, "b"))
+        given = asyncio.gather(contribute_as(server, "a"), contribute_as(server, "b"))
         assert (await task.next_sum()).inputs == 2
         task.take()
         await given

@@ -65,7 +65,7 @@ async def opened(clock, clients=CLIENTS):
 
 
 @pytest.mark.parametrize("when", ["before it begins", "while it writes"])
-def test_a_cancelled_check_leaves_no_caller_waiting(when):
+def test_a_cancelled_check_does_not_block_other_callers(when):
     async def main(clock):
         durable, store, adverts, taken = await opened(clock)
         sending = [asyncio.ensure_future(durable.submit(adverts[0]))]
@@ -118,7 +118,7 @@ class HeldOpenStore:
         return getattr(self._store, name)
 
 
-def test_a_timer_that_the_store_does_not_believe_closes_nothing():
+def test_a_timer_rejected_by_the_store_closes_nothing():
     async def main(clock):
         durable, _, adverts, _ = await opened(clock)
         inner = inline_store(now=clock.date)
@@ -173,7 +173,7 @@ def test_a_timer_that_the_store_does_not_believe_closes_nothing():
     manual_clock.run(main)
 
 
-def test_a_session_that_another_party_has_ended_accepts_nothing_more():
+def test_a_session_ended_by_another_process_accepts_no_messages():
     async def main(clock):
         durable, store, adverts, taken = await opened(clock)
         ended = []
@@ -220,7 +220,7 @@ class SlowStore:
         return await self._store.commit(change)
 
 
-def test_who_comes_soon_after_a_commit_shares_the_next_one_if_others_may_come():
+def test_messages_soon_after_a_commit_share_the_next_one():
     async def main(clock):
         durable, held, adverts, _ = await opened(clock, clients=6)
         store = durable._store = SlowStore(held._store, clock)
@@ -249,7 +249,7 @@ def test_who_comes_soon_after_a_commit_shares_the_next_one_if_others_may_come():
     manual_clock.run(main)
 
 
-def test_who_waits_for_others_when_a_round_is_closed_is_checked_before():
+def test_messages_waiting_at_the_close_of_a_round_are_checked_first():
     async def main(clock):
         durable, held, adverts, taken = await opened(clock, clients=6)
         store = durable._store = SlowStore(held._store, clock)

@@ -40,12 +40,12 @@ def test_a_task_ends_at_its_date_and_not_before():
     assert acts_at(MOMENT - timedelta(hours=5)) == MOMENT
 
 
-def test_a_date_that_has_passed_ends_it_at_once():
+def test_a_date_in_the_past_ends_the_task_at_once():
     start = MOMENT + timedelta(days=1)
     assert acts_at(start) == start
 
 
-def test_a_date_that_is_set_right_meanwhile_counts():
+def test_a_correction_of_the_clock_moves_the_end_of_the_task():
     late = acts_at(MOMENT - timedelta(hours=5), jump=timedelta(hours=3))
     assert MOMENT <= late < MOMENT + timedelta(minutes=1)
     early = acts_at(MOMENT - timedelta(hours=5), jump=timedelta(hours=-3))
@@ -61,7 +61,7 @@ def test_a_date_that_is_set_right_meanwhile_counts():
         pytest.param(Round.UNMASKING, 240, id="never much later"),
     ],
 )
-def test_a_stream_is_quiet_for_less_time_than_an_answer_takes(which, quiet):
+def test_a_stream_times_out_before_a_call_does(which, quiet):
     lasting = RoundDeadlines(
         advertise_keys=90, share_keys=78, masked_input=2000, unmasking=45
     )

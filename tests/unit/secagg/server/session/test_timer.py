@@ -11,7 +11,7 @@ from secagg.server.session.timer import RoundTimer
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
-def test_only_the_first_and_the_last_message_of_a_round_wake_its_driver(is_shared):
+def test_only_the_first_and_last_message_of_a_round_wake_its_driver(is_shared):
     woken, size, messages = asyncio.Event(), 4, []
     offer = types.SimpleNamespace(
         parameters=parameters_for(size, dimension=1, threshold=3, colluders=1),

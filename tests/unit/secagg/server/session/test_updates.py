@@ -56,7 +56,7 @@ def pieces(state, readable, identity, *, max_bytes):
             return whole
 
 
-def test_a_delivery_is_put_together_once_however_small_its_pieces_are(masking, made):
+def test_a_delivery_is_encoded_once_for_pieces_of_any_size(masking, made):
     state, readable = masking
     update = readable.update_for(state, identity_of(3))
     assert pieces(state, readable, identity_of(3), max_bytes=7) == update.data
@@ -64,7 +64,7 @@ def test_a_delivery_is_put_together_once_however_small_its_pieces_are(masking, m
     assert made == [identity_of(3)]
 
 
-def test_one_client_cannot_push_the_delivery_of_another_out(masking, made):
+def test_one_client_cannot_evict_the_cached_delivery_of_another(masking, made):
     state, readable = masking
     readable.update_for(state, identity_of(0))
     for stranger in range(3 * KEPT_UPDATES):
@@ -75,7 +75,7 @@ def test_one_client_cannot_push_the_delivery_of_another_out(masking, made):
     assert made.count(identity_of(0)) == made.count(identity_of(1)) == 1
 
 
-def test_only_the_latest_deliveries_are_kept_and_all_are_right(masking, made):
+def test_only_the_latest_deliveries_are_cached_and_all_are_correct(masking, made):
     state, readable = masking
     for _ in range(2):
         for number in range(CLIENTS):
@@ -85,7 +85,7 @@ def test_only_the_latest_deliveries_are_kept_and_all_are_right(masking, made):
     assert len(made) == 2 * CLIENTS
 
 
-def test_on_a_ring_each_client_reads_its_part_and_may_read_the_whole():
+def test_on_a_ring_each_client_reads_its_part_or_the_whole_roster():
     parameters = parameters_for(
         CLIENTS, dimension=4, threshold=3, degree=4, min_clients=6
     )
@@ -119,7 +119,7 @@ def test_on_a_ring_each_client_reads_its_part_and_may_read_the_whole():
             assert caught.value.code is ErrorCode.SESSION_OVER
 
 
-def test_nothing_is_kept_beyond_the_end_of_the_session(masking):
+def test_cached_updates_are_dropped_at_the_end_of_the_session(masking):
     state, readable = masking
     readable.update_for(state, identity_of(0))
     readable.enter(
@@ -128,7 +128,7 @@ def test_nothing_is_kept_beyond_the_end_of_the_session(masking):
     assert not any(vars(readable).values())
 
 
-def test_an_update_is_hashed_once_for_all_who_are_referred_to_it(masking, monkeypatch):
+def test_an_update_sent_by_reference_is_hashed_once(masking, monkeypatch):
     state, readable = masking
     update = readable.update_for(state, identity_of(0))
     first = Reference.for_message(update)

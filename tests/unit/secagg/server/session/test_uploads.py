@@ -32,7 +32,7 @@ async def some_turns():
         await asyncio.sleep(0)
 
 
-async def test_a_disk_that_refuses_after_its_client_has_hung_up_is_no_unseen_error():
+async def test_a_disk_failure_after_the_client_disconnected_is_not_unhandled():
     complaints = []
     asyncio.get_running_loop().set_exception_handler(
         lambda _, about: complaints.append(about["message"])

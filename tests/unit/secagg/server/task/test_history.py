@@ -28,7 +28,7 @@ def disputing(*pairs):
     return replace(FAILED, disputes=tuple((a, b, 10) for a, b in pairs))
 
 
-def test_sums_are_counted_and_nothing_else():
+def test_only_released_sums_are_counted():
     facts = TaskHistory().after_session(SUM).after_session(FAILED).after_session(SUM)
     assert facts == TaskHistory(sums=2)
 
@@ -43,14 +43,14 @@ def test_disputes_add_up_over_sessions():
     assert facts.excluded == {"a", "b", "c"}
 
 
-def test_what_says_nothing_more_is_dropped():
+def test_disputes_without_further_effect_are_dropped():
     facts = TaskHistory().after_session(disputing(("a", "b"), ("a", "c")))
     assert facts.excluded == {"a", "b"}
     assert facts.disputes == {("a", "c")}
 
 
 @pytest.mark.parametrize("is_proven", [False, True])
-def test_a_dealer_is_excluded_for_good_only_by_proof(is_proven):
+def test_a_dealer_is_excluded_permanently_only_with_proof(is_proven):
     failed = replace(FAILED, failed_dealer="a", is_failure_proven=is_proven)
     facts = TaskHistory().after_session(failed)
     assert facts.excluded == ({"a"} if is_proven else set())
@@ -60,7 +60,7 @@ def test_a_dealer_is_excluded_for_good_only_by_proof(is_proven):
     assert facts.after_session(FAILED).suspended == frozenset()
 
 
-def test_too_few_that_are_left_end_a_task_and_suspects_do_not():
+def test_a_task_ends_if_too_few_clients_remain_but_not_for_suspects():
     invited = frozenset("abcde")
     facts = TaskHistory(excluded=frozenset("a"), suspended=frozenset("b"))
     assert facts.absent_from_next(None, min_clients=9) == {"a", "b"}
@@ -78,12 +78,12 @@ PAIRS = st.sets(st.tuples(st.sampled_from("abü"), st.sampled_from("xyz")), max_
 
 
 @given(st.integers(0, 99), PAIRS.map(frozenset), NAMES, NAMES)
-def test_facts_survive_storage(sums, pairs, out, suspended):
+def test_the_history_survives_encoding(sums, pairs, out, suspended):
     facts = TaskHistory(sums, sums + 1, pairs, out, suspended)
     assert TaskHistory.decode(facts.encode()) == facts
 
 
-def test_no_bytes_are_no_facts_and_others_are_damage():
+def test_an_empty_history_decodes_and_a_damaged_one_is_an_error():
     assert TaskHistory.decode(b"") == TaskHistory()
     stored = TaskHistory(sums=1, excluded=frozenset("a")).encode()
     for damaged in (stored[:-1], stored + b"x", b"\xff" + stored[1:]):

@@ -30,7 +30,9 @@ async def refused(pending_writes, disk):
     return caught.value
 
 
-async def test_it_is_pending_until_there_is_room_and_said_now_and_again(caplog):
+async def test_a_write_stays_pending_until_there_is_space_and_is_logged_repeatedly(
+    caplog,
+):
     caplog.set_level(logging.INFO)
     clock, disk = ManualClock(), Disk()
     pending_writes = PendingWrites(clock)
@@ -55,7 +57,7 @@ async def finish(clock, seconds):
         clock.jump()
 
 
-async def test_what_waiting_does_not_mend_is_told_at_once():
+async def test_an_error_that_waiting_cannot_resolve_is_raised_at_once():
     pending_writes = PendingWrites(ManualClock())
     with pytest.raises(ServiceError) as caught:
         await pending_writes.write("t", Disk(ErrorCode.BAD_SETTINGS).write)
@@ -63,7 +65,7 @@ async def test_what_waiting_does_not_mend_is_told_at_once():
     assert pending_writes.refused == {}
 
 
-async def test_what_another_process_has_written_is_not_pending(caplog):
+async def test_a_file_written_by_another_process_is_not_pending(caplog):
     caplog.set_level(logging.INFO)
     pending_writes = PendingWrites(ManualClock())
     why = await refused(pending_writes, Disk())

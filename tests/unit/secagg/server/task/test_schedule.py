@@ -20,7 +20,7 @@ def test_without_a_schedule_the_next_session_follows_at_once():
     assert gate.closes_in(START) is None
 
 
-def test_a_slot_is_used_by_its_sum_and_missed_when_its_window_has_passed():
+def test_a_slot_is_used_by_its_sum_or_missed_after_its_window():
     gate = TaskSchedule(HOURLY)
     assert gate.next_opening(START + 599) == START + 599
     assert gate.next_opening(START + 600) == START + 3600
@@ -38,7 +38,7 @@ async def test_a_session_without_a_sum_is_followed_by_another_in_the_same_window
     assert gate.next_opening(clock.date() + 60) == START + 3600
 
 
-def test_waiting_lasts_until_the_next_slot_and_its_window_until_its_end():
+def test_the_schedule_waits_for_the_next_slot_and_the_end_of_its_window():
     async def main(clock):
         gate = TaskSchedule(HOURLY, opened=START)
         assert await gate.wait(clock, is_futile=lambda: False)
@@ -51,7 +51,7 @@ def test_waiting_lasts_until_the_next_slot_and_its_window_until_its_end():
     run(main)
 
 
-def test_a_paused_task_opens_when_it_is_resumed_and_not_before():
+def test_a_paused_task_opens_only_after_it_is_resumed():
     async def main(clock):
         gate = TaskSchedule(HOURLY, paused=True)
         waiting = asyncio.ensure_future(gate.wait(clock, is_futile=lambda: False))
@@ -66,7 +66,7 @@ def test_a_paused_task_opens_when_it_is_resumed_and_not_before():
     run(main)
 
 
-def test_a_client_that_waits_without_success_is_told_so():
+def test_a_futile_wait_for_a_slot_returns_false():
     async def main(clock):
         ended = []
         gate = TaskSchedule(paused=True)

@@ -47,7 +47,7 @@ def prepare(tmp_path: Path, text: str, *overrides: str):
     )
 
 
-def test_a_task_of_counts_needs_no_clip(tmp_path):
+def test_a_task_of_counts_requires_no_clip(tmp_path):
     text = BASE + (
         '[noise]\nmechanism = "skellam-counts"\nepsilon = 4.0\ndelta = 1e-5\n'
         "max_nonzero = 1\n"
@@ -64,7 +64,7 @@ def test_a_task_of_counts_needs_no_clip(tmp_path):
     assert ballot.noised.mechanism.parameters.signed
 
 
-def test_the_error_of_a_report_counts_noise_that_is_not_taken_back(tmp_path):
+def test_the_stated_error_includes_noise_that_is_not_removed(tmp_path):
     prepared = prepare(tmp_path, NOISE)
     given = prepared.noised.mechanism.parameters
     rule, unit = given.noise_rule, given.scale_factor
@@ -76,7 +76,7 @@ def test_the_error_of_a_report_counts_noise_that_is_not_taken_back(tmp_path):
 
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "discrete-gaussian"])
-def test_noise_of_a_trusted_party_is_no_task_s(tmp_path, mechanism):
+def test_central_mechanisms_are_rejected_for_a_task(tmp_path, mechanism):
     with pytest.raises(
         ServiceError, match="whose noise a trusted party adds"
     ) as caught:
@@ -85,13 +85,13 @@ def test_noise_of_a_trusted_party_is_no_task_s(tmp_path, mechanism):
     assert "two-aggregators" in caught.value.next_step
 
 
-def test_an_accountant_without_a_theorem_is_the_setting_to_change(tmp_path):
+def test_an_accountant_without_a_theorem_names_its_setting(tmp_path):
     with pytest.raises(ServiceError, match="has no theorem") as caught:
         prepare(tmp_path, NOISE, "noise.accountant=log-concave-gdp")
     assert "noise.accountant" in caught.value.next_step
 
 
-def test_noise_is_calibrated_to_the_fewest_survivors_and_all_sessions(tmp_path):
+def test_noise_is_calibrated_for_min_survivors_and_all_sessions(tmp_path):
     prepared = prepare(tmp_path, NOISE)
     noised = prepared.noised
     assert noised is not None
@@ -105,7 +105,7 @@ def test_noise_is_calibrated_to_the_fewest_survivors_and_all_sessions(tmp_path):
 
 
 @pytest.mark.parametrize("quantile", [None, "0.5"])
-def test_a_randomiser_goes_with_a_clip_that_stays(tmp_path, quantile):
+def test_a_randomiser_requires_a_fixed_clip(tmp_path, quantile):
     words = ["noise.randomiser=privunit2", "noise.randomiser_epsilon=8"]
     if quantile is None:
         task = prepare(tmp_path, NOISE, *words).noised
@@ -130,13 +130,13 @@ def test_a_randomiser_goes_with_a_clip_that_stays(tmp_path, quantile):
         (["task.spare_sessions=0"], 0),
     ],
 )
-def test_a_fault_does_not_end_a_task_that_may_try_again(tmp_path, overrides, spare):
+def test_spare_sessions_allow_retries_after_faults(tmp_path, overrides, spare):
     noised = prepare(tmp_path, NOISE, *overrides).noised
     assert noised.budget.spare == spare
     assert noised.report().server.epsilon <= 4.0
 
 
-def test_what_is_left_open_gets_the_safest_value_that_works(tmp_path):
+def test_unset_parameters_get_safe_defaults(tmp_path):
     parameters = prepare(tmp_path, EXACT).parameters
     assert parameters.threshold == 6  # one more than half of ten
     assert parameters.max_dropouts == 3
@@ -150,7 +150,7 @@ WIDE = EXACT.replace("min_clients = 8", "min_clients = 900").replace(
 ).replace("min_survivors = 7", "min_survivors = 700\ncolluders = 100")  # fmt: skip
 
 
-def test_a_degree_that_is_left_open_is_the_smallest_that_is_safe(tmp_path):
+def test_the_degree_auto_is_the_smallest_safe_one(tmp_path):
     found = prepare(tmp_path, WIDE, "cohort.degree=auto").parameters
     assert (found.degree % 2, found.graph_bits) == (0, 40)
     assert 39 < found.threshold < 60 < found.degree < 140
@@ -170,7 +170,7 @@ def test_a_degree_that_is_left_open_is_the_smallest_that_is_safe(tmp_path):
         prepare(tmp_path, WIDE, written[0], fewer)
 
 
-def test_a_degree_in_a_file_is_a_number_or_auto(tmp_path):
+def test_a_degree_in_settings_is_a_number_or_auto(tmp_path):
     in_file = WIDE.replace("colluders = 100", 'colluders = 100\ndegree = "auto"')
     assert prepare(tmp_path, in_file).parameters.degree > 0
     with pytest.raises(ServiceError, match='whole number or "auto"'):
@@ -179,7 +179,7 @@ def test_a_degree_in_a_file_is_a_number_or_auto(tmp_path):
         prepare(tmp_path, WIDE, "cohort.degree=")
 
 
-def test_as_many_sign_beyond_the_survivors_as_may_be_missing_unseen():
+def test_the_quorum_exceeds_min_survivors_by_the_omittable_clients():
     # R3.2-9
     parameters = Cohort(
         min_clients=132,
@@ -195,7 +195,7 @@ def test_as_many_sign_beyond_the_survivors_as_may_be_missing_unseen():
 
 
 @pytest.mark.parametrize("degree", [0, "auto"])
-def test_against_a_server_that_lies_more_than_half_is_needed(degree):
+def test_against_a_malicious_server_the_threshold_exceeds_half(degree):
     cohort = Cohort(
         min_clients=80,
         max_clients=100,
@@ -210,7 +210,7 @@ def test_against_a_server_that_lies_more_than_half_is_needed(degree):
         replace(cohort, colluders=39)._graph(max_losses=35)
 
 
-def test_without_a_safe_ring_an_open_degree_means_the_complete_graph(tmp_path):
+def test_without_a_safe_ring_the_degree_auto_gives_the_complete_graph(tmp_path):
     parameters = prepare(tmp_path, EXACT, "cohort.degree=auto").parameters
     assert parameters.is_complete_graph
     assert (parameters.threshold, parameters.graph_bits) == (6, 0)
@@ -243,9 +243,7 @@ def test_the_payload_is_read_from_its_file(tmp_path):
     ],
 )
 @pytest.mark.parametrize("text", [NOISE, EXACT], ids=["noise", "exact"])
-def test_an_impossible_cohort_is_the_operators_mistake(
-    tmp_path, text, overrides, expected
-):
+def test_an_impossible_cohort_is_a_settings_error(tmp_path, text, overrides, expected):
     with pytest.raises(ServiceError, match=expected) as caught:
         prepare(tmp_path, text, *overrides)
     assert caught.value.code is ErrorCode.BAD_SETTINGS
@@ -264,9 +262,7 @@ def settings_of(tmp_path, text, *overrides):
     return load_server_settings(path, environment={}, overrides=overrides).settings
 
 
-def test_a_restart_runs_the_same_task_without_planning_again(
-    tmp_path, monkeypatch, store
-):
+def test_a_restart_runs_the_same_task_without_a_new_plan(tmp_path, monkeypatch, store):
     def prepared(text, *overrides):
         settings = settings_of(tmp_path, text, *overrides)
         reports = settings.server.state_dir
@@ -288,7 +284,7 @@ def test_a_restart_runs_the_same_task_without_planning_again(
         prepared(NOISE, "noise.epsilon=3.0")
 
 
-def test_other_settings_of_a_task_are_remembered_in_place_of_the_first(tmp_path, store):
+def test_new_settings_of_a_task_replace_the_stored_plan(tmp_path, store):
     for dimension in (6, 7):
         settings = settings_of(tmp_path, EXACT, f"vector.dimension={dimension}")
         answer_of(settle_task(settings.own_task, store, reports=None))
@@ -298,7 +294,7 @@ def test_other_settings_of_a_task_are_remembered_in_place_of_the_first(tmp_path,
     assert lookup(row, settings_of(tmp_path, EXACT).own_task) is None
 
 
-def test_looking_at_a_task_writes_nothing(tmp_path):
+def test_showing_a_task_writes_nothing(tmp_path):
     settings = settings_of(tmp_path, NOISE)
     state = settings.server.state_dir
     shown = prepare_task(settings, reports=state, keep=False)
@@ -306,7 +302,7 @@ def test_looking_at_a_task_writes_nothing(tmp_path):
     assert not state.exists()
 
 
-def test_a_plan_of_another_release_is_never_taken_for_a_new_task(tmp_path, store):
+def test_an_unreadable_stored_plan_is_an_error(tmp_path, store):
     settings = settings_of(tmp_path, EXACT)
     text = encode_settings(settings.own_task)
     unreadable = Task("t", TaskState.RUNNING, text, b"{}")
@@ -324,7 +320,7 @@ def test_a_cohort_that_cannot_be_is_a_fault_of_the_settings(tmp_path):
     assert caught.value.code is ErrorCode.BAD_SETTINGS
 
 
-def test_two_starts_at_once_do_not_overwrite_each_others_plan(tmp_path, store):
+def test_two_concurrent_starts_do_not_overwrite_each_others_plan(tmp_path, store):
     settings = settings_of(tmp_path, EXACT)
 
     class Racing(CrashingStore):
@@ -337,7 +333,7 @@ def test_two_starts_at_once_do_not_overwrite_each_others_plan(tmp_path, store):
         answer_of(settle_task(settings.own_task, racing, reports=None))
 
 
-def test_who_joins_when_and_for_what_is_no_reason_to_plan_again(
+def test_changes_of_clients_schedule_and_payload_need_no_new_plan(
     tmp_path, monkeypatch, store
 ):
     settings = settings_of(tmp_path, EXACT).own_task
@@ -357,7 +353,7 @@ def test_who_joins_when_and_for_what_is_no_reason_to_plan_again(
     assert decode_settings(row.task) == later
 
 
-def test_what_an_operator_has_said_of_a_task_outlives_new_settings(tmp_path, store):
+def test_the_operator_state_of_a_task_survives_new_settings(tmp_path, store):
     settings = settings_of(tmp_path, EXACT).own_task
     answer_of(settle_task(settings, store, reports=None))
     (row,) = answer_of(store.read(ListTasks()))
@@ -369,7 +365,7 @@ def test_what_an_operator_has_said_of_a_task_outlives_new_settings(tmp_path, sto
     assert (row.task.state, row.task.reason) == (TaskState.STOPPED, "enough")
 
 
-def test_settings_of_another_release_are_no_settings():
+def test_stored_settings_of_another_release_are_an_error():
     for text in ("", "[]", '{"task": {"id": "t", "colour": "red"}}'):
         task = Task("t", TaskState.RUNNING, text, b"{}")
         with pytest.raises(ServiceError, match="stored settings") as caught:
@@ -377,7 +373,7 @@ def test_settings_of_another_release_are_no_settings():
         assert caught.value.code is ErrorCode.STORAGE_FAILED
 
 
-def test_a_plan_without_a_cohort_counts_on_exactly_its_own():
+def test_a_plan_without_a_cohort_uses_exactly_its_own_clients():
     made = plan(
         clients=5,
         min_survivors=4,

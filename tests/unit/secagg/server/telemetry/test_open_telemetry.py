@@ -74,7 +74,7 @@ def level():
         each.handlers[:] = handlers
 
 
-async def give(server, name):
+async def contribute_as(server, name):
     async with Client(
         server.connection(name),
         task="ward",
@@ -84,7 +84,7 @@ async def give(server, name):
         await one.contribute([4711, 4712])
 
 
-async def test_a_session_is_a_trace_of_its_rounds_that_names_no_client(caplog):
+async def test_a_session_is_exported_as_a_trace_that_names_no_client(caplog):
     caplog.set_level("WARNING", logger=telemetry.SERVER_LOGGER)
     collected, prometheus = Collected(), PrometheusMeter()
     cohort = Cohort(min_clients=3, max_clients=3, min_survivors=3)
@@ -95,7 +95,7 @@ async def test_a_session_is_a_trace_of_its_rounds_that_names_no_client(caplog):
             task = await server.add_task(
                 "ward", PreparedTask.exact(WAIVER, cohort, dimension=2)
             )
-            await asyncio.gather(*(give(server, name) for name in NAMES))
+            await asyncio.gather(*(contribute_as(server, name) for name in NAMES))
             assert len([released async for released in task.sums()]) == 1
         points = collected.points()
     *rounds, session = collected.spans
@@ -139,7 +139,7 @@ def log(event, **facts):
 ONE = {"task": "t", "number": 1, "session": "00ff"}
 
 
-async def test_of_an_event_only_numbers_and_words_of_our_own_continue():
+async def test_only_numbers_and_known_words_of_an_event_are_exported():
     collected = Collected()
     async with collected.exporter:
         log(telemetry.SESSION_OPENED, round="ADVERTISE_KEYS", **ONE)
@@ -164,7 +164,7 @@ async def test_of_an_event_only_numbers_and_words_of_our_own_continue():
     assert set(session.attributes) <= {f"secagg.{k}" for k in open_telemetry._SHOWN}
 
 
-async def test_sessions_that_continue_elsewhere_are_let_go(monkeypatch):
+async def test_sessions_that_continue_elsewhere_are_closed(monkeypatch):
     monkeypatch.setattr(open_telemetry, "_OPEN_AT_MOST", 2)
     collected = Collected()
     async with collected.exporter:
@@ -175,7 +175,7 @@ async def test_sessions_that_continue_elsewhere_are_let_go(monkeypatch):
     assert len(collected.spans) == 3
 
 
-async def test_a_trace_ends_with_a_session_that_another_aggregator_ends():
+async def test_a_trace_ends_with_a_session_ended_by_another_aggregator():
     collected = Collected()
     async with collected.exporter:
         log(telemetry.SESSION_RESUMED, round="UNMASKING", **ONE)
@@ -183,7 +183,7 @@ async def test_a_trace_ends_with_a_session_that_another_aggregator_ends():
         assert [each.name for each in collected.spans] == ["session"]
 
 
-def test_tasks_are_counted_apart_up_to_a_number():
+def test_only_a_limited_number_of_tasks_is_counted_separately():
     collected = Collected()
     for number in range(TASKS_AT_MOST + 20):
         collected.exporter.add(metrics.UPLOAD_BYTES, 1, task=f"task {number}")
@@ -192,7 +192,7 @@ def test_tasks_are_counted_apart_up_to_a_number():
     assert {"task": "other"} in [dict(point.attributes) for point in points]
 
 
-async def test_the_log_shows_no_more_than_it_was_told_to(capfd):
+async def test_the_log_level_is_not_changed_by_the_exporter(capfd):
     log_to_stderr("warning", "text")
     async with Collected().exporter:
         log(telemetry.SESSION_OPENED, **ONE)
@@ -212,7 +212,7 @@ class Collector(BaseHTTPRequestHandler):
         pass
 
 
-async def test_it_is_sent_to_the_collector_that_is_named():
+async def test_traces_and_metrics_are_sent_to_the_configured_collector():
     with HTTPServer(("127.0.0.1", 0), Collector) as listener:
         listener.asked = []
         serving = Thread(target=listener.serve_forever)
@@ -230,14 +230,14 @@ async def test_it_is_sent_to_the_collector_that_is_named():
 @pytest.mark.parametrize(
     "wrong", ["127.0.0.1:4318", "ftp://host", "http://", "http://user:hush@host:4318"]
 )
-def test_an_invalid_address_is_refused_before_anything_runs(wrong):
+def test_an_invalid_collector_address_is_rejected_at_the_start(wrong):
     with pytest.raises(ServiceError, match="collector") as caught:
         exporter_of(ServerSection(otlp=wrong))
     assert caught.value.code is ErrorCode.BAD_SETTINGS
     assert "hush" not in str(caught.value)
 
 
-def test_nothing_is_sent_by_default_and_a_missing_extra_is_named(monkeypatch):
+def test_nothing_is_exported_by_default_and_a_missing_extra_is_named(monkeypatch):
     assert exporter_of(ServerSection()) is None
 
     def missing(name):

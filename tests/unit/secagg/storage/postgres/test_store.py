@@ -96,7 +96,9 @@ async def generation(url):
 # --- one aggregator at a time ---------------------------------------------------------
 
 
-async def test_a_second_aggregator_is_refused_and_harms_no_session(empty, monkeypatch):
+async def test_a_second_aggregator_is_rejected_and_sessions_are_unharmed(
+    empty, monkeypatch
+):
     monkeypatch.setattr(postgres_link, "LOCK_TIMEOUT_SECONDS", 0.0)
     first = await open_store(empty)
     at = await begin(first)
@@ -139,7 +141,7 @@ async def cut_off(url, store):
     await is_cut.wait()
 
 
-async def test_a_lost_connection_is_made_again_and_forgets_nothing(empty):
+async def test_a_lost_connection_is_restored_without_losing_records(empty):
     store = await open_store(empty)
     at = await append(store, await begin(store), record(1))
     await cut_off(empty, store)
@@ -148,7 +150,7 @@ async def test_a_lost_connection_is_made_again_and_forgets_nothing(empty):
     await store.close()
 
 
-async def test_the_lease_of_a_lost_replica_is_free_unless_no_replica_is_back_yet(
+async def test_the_lease_of_a_lost_replica_is_released_once_a_replica_is_connected(
     empty,
 ):
     """A holder is known by its connection; a database that starts again has none."""
@@ -178,9 +180,7 @@ async def test_the_lease_of_a_lost_replica_is_free_unless_no_replica_is_back_yet
     await other.close()
 
 
-async def test_an_unavailable_database_is_dialled_by_one_caller_at_a_time(
-    empty, monkeypatch
-):
+async def test_one_caller_at_a_time_dials_an_unavailable_database(empty, monkeypatch):
     store = await open_store(empty)
     await begin(store)
     attempts = []
@@ -234,7 +234,9 @@ async def network(empty):
     await asyncio.wait(carrying)
 
 
-async def test_a_network_that_swallows_everything_is_an_absence(network, monkeypatch):
+async def test_a_network_that_drops_every_packet_is_reported_as_unavailable(
+    network, monkeypatch
+):
     url, passes = network
     store = await open_store(url)
     at = await append(store, await begin(store), record(1))
@@ -255,7 +257,7 @@ async def test_a_network_that_swallows_everything_is_an_absence(network, monkeyp
     await store.close()
 
 
-async def test_both_ends_of_a_link_notice_a_missing_peer(network):
+async def test_both_ends_of_a_connection_detect_a_missing_peer(network):
     url, _ = network
     store = await open_store(url)
     connection = store.engine.link._connection
@@ -272,7 +274,7 @@ async def test_both_ends_of_a_link_notice_a_missing_peer(network):
     await store.close()
 
 
-async def test_a_connection_that_fails_under_a_call_is_not_used_again(empty):
+async def test_a_connection_that_fails_during_a_call_is_discarded(empty):
     store = await open_store(empty)
     at = await begin(store)
     blocker = await asyncpg.connect(empty)
@@ -292,7 +294,7 @@ async def test_a_connection_that_fails_under_a_call_is_not_used_again(empty):
     await store.close()
 
 
-async def test_a_connection_that_has_lost_its_place_is_not_used_again(
+async def test_a_connection_with_an_aborted_transaction_is_discarded(
     empty, monkeypatch
 ):
     """As when the server ends a transaction in which nothing has come for seconds."""
@@ -313,9 +315,7 @@ async def test_a_connection_that_has_lost_its_place_is_not_used_again(
     await store.close()
 
 
-async def test_a_replica_that_lost_the_store_to_another_does_not_write(
-    empty, monkeypatch
-):
+async def test_a_replica_that_lost_the_store_does_not_write(empty, monkeypatch):
     zombie = await open_store(empty)
     at = await begin(zombie)
     await cut_off(empty, zombie)
@@ -349,9 +349,7 @@ async def test_every_commit_is_counted_once(empty):
     await store.close()
 
 
-async def test_a_database_that_was_restored_is_refused_until_it_is_accepted(
-    empty, tmp_path
-):
+async def test_a_restored_database_is_rejected_until_it_is_accepted(empty, tmp_path):
     mark = tmp_path / "mark"
     store = await open_store(empty, mark=mark)
     at = await append(store, await begin(store), record(1))
@@ -375,7 +373,7 @@ async def test_a_database_that_was_restored_is_refused_until_it_is_accepted(
     await (await open_store(empty, mark=mark)).close()
 
 
-async def test_a_store_that_comes_back_older_is_not_continued(empty):
+async def test_a_store_with_an_older_generation_is_rejected(empty):
     store = await open_store(empty)
     at = await append(store, await begin(store), record(1))
     await sql(empty, "UPDATE secagg.store SET generation = 0")
@@ -418,7 +416,7 @@ async def test_a_session_of_an_older_timeline_is_not_continued(empty):
         ("UPDATE secagg.session SET header = ''", "checksum of its header"),
     ],
 )
-async def test_a_changed_row_is_noticed(empty, statement, complaint):
+async def test_a_changed_row_of_a_database_is_detected(empty, statement, complaint):
     store = await open_store(empty)
     at = await append(store, await begin(store), record(1), record(2), record(3))
     assert await store.read(FindFaults()) == ()
@@ -430,7 +428,7 @@ async def test_a_changed_row_is_noticed(empty, statement, complaint):
     await store.close()
 
 
-async def test_nothing_of_an_ended_session_is_left_in_the_tables(empty):
+async def test_an_ended_session_leaves_no_content_in_the_tables(empty):
     store = await open_store(empty)
     at = await append(store, await begin(store), record(1))
     await append(store, at, end=b"receipt")
@@ -442,7 +440,7 @@ async def test_nothing_of_an_ended_session_is_left_in_the_tables(empty):
 # --- what is no store, and no server for one ------------------------------------------
 
 
-async def test_a_newer_schema_is_refused(empty):
+async def test_a_newer_schema_of_a_database_is_rejected(empty):
     await (await open_store(empty)).close()
     await sql(empty, "INSERT INTO secagg.migration VALUES (99)")
     with pytest.raises(ServiceError, match="schema version 99") as caught:
@@ -450,7 +448,9 @@ async def test_a_newer_schema_is_refused(empty):
     assert "Upgrade" in caught.value.next_step
 
 
-async def test_a_step_that_fails_leaves_whole_steps_behind_it(empty, monkeypatch):
+async def test_a_failed_migration_leaves_completed_migrations_in_place(
+    empty, monkeypatch
+):
     steps = importlib.resources.files("secagg.storage") / "migrations" / "postgresql"
     first = (steps / "0001_store.sql").read_text()
     broken = "CREATE TABLE more (x int); SELECT 1 / 0"
@@ -463,7 +463,7 @@ async def test_a_step_that_fails_leaves_whole_steps_behind_it(empty, monkeypatch
     assert await sql(empty, "SELECT to_regclass('secagg.more')") == [(None,)]
 
 
-async def test_a_server_that_does_not_wait_for_its_disk_is_refused(empty):
+async def test_a_database_without_synchronous_commit_is_rejected(empty):
     await sql(empty, "ALTER DATABASE postgres SET synchronous_commit = off")
     try:
         with pytest.raises(ServiceError, match="synchronous_commit = off"):
@@ -472,7 +472,7 @@ async def test_a_server_that_does_not_wait_for_its_disk_is_refused(empty):
         await sql(empty, "ALTER DATABASE postgres RESET synchronous_commit")
 
 
-async def test_a_server_that_is_not_there_is_named_with_what_to_check(
+async def test_an_unreachable_database_server_is_named_with_what_to_check(
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr(postgres_link, "START_SECONDS", 0.0)
@@ -482,7 +482,7 @@ async def test_a_server_that_is_not_there_is_named_with_what_to_check(
     assert "database server runs" in caught.value.next_step
 
 
-async def test_what_is_stored_is_not_repeated_in_a_failure(empty):
+async def test_stored_values_do_not_appear_in_failures(empty):
     store = await open_store(empty)
     at = await begin(store)
     with pytest.raises(ServiceError) as caught:
@@ -504,7 +504,7 @@ async def test_what_is_stored_is_not_repeated_in_a_failure(empty):
         "postgresql://user@db.example:5432/name?sslmode=verify-full",
     ],
 )
-def test_an_address_that_may_be_dialled_is_kept(url):
+def test_a_valid_store_address_is_kept(url):
     assert checked_address(url) == url
 
 
@@ -527,7 +527,7 @@ def test_an_address_that_may_be_dialled_is_kept(url):
         (f"postgresql://user:{SECRET}@db.example,x@localhost/name", "a password"),
     ],
 )
-def test_an_address_that_must_not_be_dialled_is_refused(url, complaint):
+def test_an_invalid_store_address_is_rejected(url, complaint):
     with pytest.raises(LocalProtocolError, match=complaint) as caught:
         checked_address(url)
     assert caught.value.code is ErrorCode.BAD_SETTINGS
@@ -537,7 +537,7 @@ def test_an_address_that_must_not_be_dialled_is_refused(url, complaint):
 # --- who only looks -------------------------------------------------------------------
 
 
-async def test_a_store_is_read_while_another_process_uses_it(empty, tmp_path):
+async def test_a_store_can_be_read_while_another_process_uses_it(empty, tmp_path):
     store = await open_store(empty)
     at = await append(store, await begin(store, spend=True), record(1))
     async with open_reader(tmp_path, store=empty) as reader:
@@ -562,7 +562,7 @@ async def test_a_read_creates_nothing(empty, tmp_path):
     assert await sql(empty, "SELECT to_regnamespace('secagg')") == [(None,)]
 
 
-async def test_a_store_of_another_schema_is_not_read(empty, tmp_path):
+async def test_a_store_of_another_schema_version_is_not_read(empty, tmp_path):
     await (await open_store(empty)).close()
     await sql(empty, "DELETE FROM secagg.migration")
     with pytest.raises(ServiceError, match="schema version 0") as caught:
@@ -571,7 +571,7 @@ async def test_a_store_of_another_schema_is_not_read(empty, tmp_path):
     assert "migrates the store" in caught.value.next_step
 
 
-async def test_a_missing_package_is_named_with_how_to_get_it(monkeypatch, tmp_path):
+async def test_a_missing_package_is_named_with_its_installation(monkeypatch, tmp_path):
     for module in ("executor", "statements", "connection"):
         monkeypatch.delitem(
             sys.modules, f"secagg.storage.postgres.{module}", raising=False
@@ -585,7 +585,7 @@ async def test_a_missing_package_is_named_with_how_to_get_it(monkeypatch, tmp_pa
         assert "secagg[postgres]" in caught.value.next_step
 
 
-def test_a_server_with_a_store_needs_a_directory_for_uploads():
+def test_a_server_with_a_store_requires_a_directory_for_uploads():
     with pytest.raises(LocalProtocolError, match="needs state_dir"):
         Server(None, store="postgresql://user@localhost/name")
 
@@ -621,7 +621,9 @@ def replica(name):
     return Replica(name, "127.0.0.1:1", "1.0", "agg")
 
 
-async def test_who_does_not_share_is_kept_out_and_keeps_out(empty, shared, monkeypatch):
+async def test_exclusive_and_shared_access_to_a_store_exclude_each_other(
+    empty, shared, monkeypatch
+):
     monkeypatch.setattr(postgres_link, "LOCK_TIMEOUT_SECONDS", 0.0)
     alone = await open_store(empty)
     assert not alone.is_shared
@@ -638,7 +640,7 @@ async def test_who_does_not_share_is_kept_out_and_keeps_out(empty, shared, monke
     assert two.is_shared
 
 
-async def test_of_two_writers_one_is_behind_and_is_told_by_how_much(shared):
+async def test_of_two_concurrent_writers_one_receives_the_records_it_missed(shared):
     one = await shared("one")
     await one.commit(Heartbeat(replica("one")))
     two = await shared("two")
@@ -657,7 +659,7 @@ async def test_of_two_writers_one_is_behind_and_is_told_by_how_much(shared):
     assert (await one.read(LoadSession("a"))).records == (first, second)
 
 
-async def test_a_plain_step_and_one_that_is_more_do_not_overwrite_each_other(shared):
+async def test_concurrent_plain_and_spending_steps_do_not_overwrite_each_other(shared):
     one = await shared("one")
     await one.commit(Heartbeat(replica("one")))
     two = await shared("two")
@@ -676,7 +678,7 @@ async def test_a_plain_step_and_one_that_is_more_do_not_overwrite_each_other(sha
     assert (await two.read(ReadTally(Side.SERVER, "task"))).spent == 1
 
 
-async def test_of_two_that_open_the_last_session_of_a_budget_one_is_refused(shared):
+async def test_of_two_concurrent_openings_of_the_last_session_one_is_rejected(shared):
     one = await shared("one")
     await one.commit(Heartbeat(replica("one")))
     two = await shared("two")
@@ -701,7 +703,7 @@ async def begin_within(store, key, number, allowed):
     return await store.commit(Change(key=key, create=new))
 
 
-async def test_of_two_that_check_the_same_claims_one_adds_its_own(shared):
+async def test_of_two_concurrent_claim_checks_one_adds_its_claim(shared):
     one = await shared("one")
     await one.commit(Heartbeat(replica("one")))
     two = await shared("two")
@@ -731,7 +733,7 @@ def claim_of(task):
     )
 
 
-async def test_a_machine_without_a_mark_is_let_in_by_those_at_work_only(
+async def test_a_machine_without_a_mark_is_admitted_only_by_running_replicas(
     shared, monkeypatch
 ):
     monkeypatch.setattr(postgres_link, "NEWCOMER_SECONDS", 0.0)
@@ -754,7 +756,7 @@ async def test_a_machine_without_a_mark_is_let_in_by_those_at_work_only(
 
 
 @pytest.mark.parametrize("is_open", [True, False])
-async def test_a_machine_without_a_mark_waits_for_others_to_come_back(
+async def test_a_machine_without_a_mark_waits_for_other_replicas(
     is_open, shared, monkeypatch
 ):
     """After a restart of the database the new machine may be the first to connect."""
@@ -800,7 +802,7 @@ async def unreachable_for(monkeypatch, attempts, *, error):
     return made
 
 
-async def test_a_start_waits_for_a_database_that_restarts(empty, monkeypatch, caplog):
+async def test_a_start_waits_for_a_database_restart(empty, monkeypatch, caplog):
     caplog.set_level("INFO", logger="secagg")
     starting = asyncpg.CannotConnectNowError()
     starting.message = "the database system is starting up"
@@ -814,7 +816,7 @@ async def test_a_start_waits_for_a_database_that_restarts(empty, monkeypatch, ca
     assert any(each.startswith("store_reconnected") for each in caplog.messages)
 
 
-async def test_a_start_does_not_wait_for_ever(empty, monkeypatch):
+async def test_the_wait_for_a_database_at_start_is_limited(empty, monkeypatch):
     monkeypatch.setattr(postgres_link, "START_SECONDS", 0.0)
     await unreachable_for(monkeypatch, 10, error=ConnectionRefusedError(111, "refused"))
     with pytest.raises(StoreUnavailableError, match="refused"):
@@ -831,7 +833,7 @@ async def test_a_start_does_not_wait_for_ever(empty, monkeypatch):
         (ConnectionRefusedError(111, "Connection refused"), "Connection refused"),
     ],
 )
-async def test_a_connection_that_fails_says_why(error, cause, empty, monkeypatch):
+async def test_a_failed_connection_states_its_cause(error, cause, empty, monkeypatch):
     monkeypatch.setattr(postgres_link, "START_SECONDS", 0.0)
     await unreachable_for(monkeypatch, 1, error=error)
     with pytest.raises(StoreUnavailableError, match=cause) as caught:
@@ -840,7 +842,7 @@ async def test_a_connection_that_fails_says_why(error, cause, empty, monkeypatch
     assert type(error).__name__ not in str(caught.value)
 
 
-async def test_an_address_that_is_invalid_is_not_waited_for(empty, monkeypatch):
+async def test_an_invalid_store_address_is_not_retried(empty, monkeypatch):
     invalid = asyncpg.exceptions.ClientConfigurationError(SECRET)
     await unreachable_for(monkeypatch, 10, error=invalid)
     with pytest.raises(ServiceError, match="invalid") as caught:
@@ -849,7 +851,7 @@ async def test_an_address_that_is_invalid_is_not_waited_for(empty, monkeypatch):
     assert SECRET not in str(caught.value)
 
 
-async def test_time_without_any_replica_counts_for_no_deadline(shared, empty):
+async def test_time_without_any_replica_does_not_count_towards_deadlines(shared, empty):
     clock = Clock()
     one = await shared("one", now=clock)
     await one.commit(Heartbeat(replica("one")))
@@ -873,7 +875,7 @@ async def test_time_without_any_replica_counts_for_no_deadline(shared, empty):
     assert isinstance(await append(one, at, record(1), due=True), Committed)
 
 
-async def test_the_other_clients_are_told_of_a_round_at_once(shared, monkeypatch):
+async def test_other_replicas_are_notified_of_a_round_at_once(shared, monkeypatch):
     monkeypatch.setattr(postgres_link, "_HINT_SECONDS", 3600.0)
     one = await shared("one")
     await one.commit(Heartbeat(replica("one")))
@@ -894,7 +896,7 @@ async def test_the_other_clients_are_told_of_a_round_at_once(shared, monkeypatch
     await heard.aclose()
 
 
-async def test_a_replica_that_is_behind_asks_once_what_it_has_missed(shared):
+async def test_a_replica_fetches_missed_records_once(shared):
     """Nearly every message is taken by one that is: each statement is paid for."""
     one, two = await shared("one"), await shared("two")
     at = await begin(one)
@@ -926,7 +928,7 @@ async def test_replicas_are_listed_with_their_downtime(shared):
     ]
 
 
-async def test_of_two_names_that_come_at_once_one_is_refused(shared, empty):
+async def test_of_two_replicas_with_different_names_one_is_rejected(shared, empty):
     """Both are delayed before their heartbeat, and continue together."""
     clock = Clock()
     stores = [await shared(name, now=clock) for name in ("one", "two")]
@@ -959,7 +961,7 @@ async def test_of_two_names_that_come_at_once_one_is_refused(shared, empty):
         await stores[1 - late].commit(Heartbeat(others[1 - late]))
 
 
-async def test_no_writer_changes_a_restored_session_unnoticed(shared, empty):
+async def test_no_writer_changes_a_restored_session_undetected(shared, empty):
     one = await shared("one")
     await one.commit(Heartbeat(replica("one")))
     two = await shared("two")

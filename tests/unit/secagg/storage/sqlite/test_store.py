@@ -98,7 +98,7 @@ def copy_as_after_a_kill(path, target):
 # --- durability -----------------------------------------------------------------------
 
 
-async def test_everything_is_there_after_reopening(path):
+async def test_everything_is_stored_after_reopening(path):
     first = await opening(path)
     at = await begin(first, records=(record(1), record(2)))
     charge = Charge(
@@ -160,7 +160,7 @@ asyncio.run(main(sys.argv[1]))
 """
 
 
-def test_what_a_killed_process_has_acknowledged_is_there(path):
+def test_changes_acknowledged_by_a_killed_process_are_stored(path):
     arguments = [sys.executable, "-c", WRITER, f"sqlite:{path}"]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as writer:
         acknowledged = [int(next(writer.stdout)) for _ in range(25)][-1]
@@ -179,7 +179,7 @@ def test_what_a_killed_process_has_acknowledged_is_there(path):
     assert asyncio.run(look()) - acknowledged in (0, 1)
 
 
-async def test_changes_that_arrive_together_share_one_transaction(path, monkeypatch):
+async def test_concurrent_changes_share_one_transaction(path, monkeypatch):
     syncs = []
     writing = sqlite_file.SQLiteFile.writing
     monkeypatch.setattr(
@@ -195,7 +195,7 @@ async def test_changes_that_arrive_together_share_one_transaction(path, monkeypa
     await store.close()
 
 
-async def test_changes_that_arrive_while_one_is_written_wait_for_each_other(
+async def test_changes_that_arrive_during_a_write_share_the_next_transaction(
     path, monkeypatch
 ):
     started, may_go_on, transactions = threading.Event(), threading.Event(), []
@@ -222,7 +222,7 @@ async def test_changes_that_arrive_while_one_is_written_wait_for_each_other(
     await store.close()
 
 
-class Held:
+class HeldWriter:
     """Stops every transaction where it begins, until it may continue."""
 
     def __init__(self, monkeypatch):
@@ -246,12 +246,12 @@ async def cancel_other_tasks():
 
 @pytest.mark.parametrize("turns", range(4))
 @pytest.mark.parametrize("is_written", [False, True])
-async def test_a_cancelled_caller_takes_no_other_commit_along(
+async def test_a_cancelled_caller_cancels_no_other_commit(
     path, monkeypatch, turns, is_written
 ):
     """As at the end of a loop, which cancels all its tasks at once."""
     store = await opening(path)
-    held = Held(monkeypatch)
+    held = HeldWriter(monkeypatch)
     gone = [asyncio.create_task(begin(store, str(n), n)) for n in (1, 2)]
     for _ in range(turns):
         await asyncio.sleep(0)
@@ -269,7 +269,7 @@ async def test_a_cancelled_caller_takes_no_other_commit_along(
         await store.close()
 
 
-def test_what_is_committed_while_a_loop_ends_is_answered(path):
+def test_a_commit_while_a_loop_ends_is_answered(path):
     answers = []
 
     async def tidy_up(store):
@@ -291,7 +291,7 @@ def test_what_is_committed_while_a_loop_ends_is_answered(path):
 async def test_a_cancelled_close_releases_the_file(path, monkeypatch):
     monkeypatch.setattr(sqlite_file, "LOCK_TIMEOUT_SECONDS", 0.0)
     store = await opening(path)
-    held = Held(monkeypatch)
+    held = HeldWriter(monkeypatch)
     written = asyncio.create_task(begin(store))
     await asyncio.to_thread(held.started.wait)
     closing = asyncio.create_task(store.close())
@@ -305,7 +305,7 @@ async def test_a_cancelled_close_releases_the_file(path, monkeypatch):
     await (await opening(path)).close()
 
 
-async def test_a_thread_that_has_ended_is_reported_and_no_caller_waits(path):
+async def test_a_terminated_storage_thread_is_reported_and_no_caller_waits(path):
     thread = ThreadPoolExecutor(1)
     store = await opening(path, thread=thread)
     thread.shutdown()
@@ -315,7 +315,7 @@ async def test_a_thread_that_has_ended_is_reported_and_no_caller_waits(path):
         assert caught.value.code is ErrorCode.STORAGE_FAILED
 
 
-async def test_a_commit_that_the_thread_never_began_is_said(path):
+async def test_a_commit_that_the_thread_never_began_is_reported_as_unknown(path):
     thread = ThreadPoolExecutor(1)
     store = await opening(path, thread=thread)
     started, may_go_on = threading.Event(), threading.Event()
@@ -336,7 +336,7 @@ async def test_a_commit_that_the_thread_never_began_is_said(path):
         await waiting
 
 
-async def test_a_store_in_memory_takes_no_thread_and_little_memory():
+async def test_an_in_memory_store_uses_no_thread_and_little_memory():
     before = threading.active_count()
     store = await open_state(None)
     assert (await begin(store)).sequence == 0
@@ -351,7 +351,7 @@ async def test_a_store_in_memory_takes_no_thread_and_little_memory():
     await store.close()
 
 
-def test_a_store_works_without_a_thread_where_time_stands_still():
+def test_a_store_works_without_a_thread_on_a_manual_clock():
     async def main(clock):
         store = await open_store(
             "sqlite::memory:", thread=InlineExecutor(), now=clock.now
@@ -365,7 +365,7 @@ def test_a_store_works_without_a_thread_where_time_stands_still():
     assert manual_clock.run(main) == 1
 
 
-async def test_no_answer_goes_out_before_the_outer_commit(path, monkeypatch):
+async def test_no_answer_is_sent_before_the_outer_commit(path, monkeypatch):
     store = await opening(path)
     at = await begin(store)
 
@@ -385,7 +385,7 @@ async def test_no_answer_goes_out_before_the_outer_commit(path, monkeypatch):
     await store.close()
 
 
-async def test_a_step_writes_what_has_changed_and_counts_in_one_statement(path):
+async def test_a_step_writes_only_changed_columns_and_counts_in_one_statement(path):
     """A column that is written has its indexes written, whatever it holds."""
     store = inline_store(path)
     at = await begin(store)
@@ -404,7 +404,7 @@ async def test_a_step_writes_what_has_changed_and_counts_in_one_statement(path):
     await store.close()
 
 
-async def test_a_refusal_alone_writes_nothing(path):
+async def test_a_rejected_change_writes_nothing(path):
     store = await opening(path)
     at = await begin(store)
     before = {file: file.read_bytes() for file in path.parent.iterdir()}
@@ -415,7 +415,7 @@ async def test_a_refusal_alone_writes_nothing(path):
     await store.close()
 
 
-async def test_a_full_disk_is_named_and_loses_nothing(path):
+async def test_a_full_disk_is_reported_and_loses_nothing(path):
     store = await opening(path)
     at = await begin(store, records=(record(1),))
     database = store.engine.transactions.file.database
@@ -438,7 +438,7 @@ async def test_a_full_disk_is_named_and_loses_nothing(path):
 # --- one process, one owner, nothing left ---------------------------------------------
 
 
-async def test_a_second_process_is_kept_out(path, monkeypatch):
+async def test_a_second_process_is_rejected(path, monkeypatch):
     monkeypatch.setattr(sqlite_file, "LOCK_TIMEOUT_SECONDS", 0.0)
     first = await opening(path)
     with pytest.raises(ServiceError, match="locked") as caught:
@@ -482,7 +482,7 @@ async def test_no_byte_of_an_ended_session_is_left_in_the_files(path):
     await store.close()
 
 
-async def test_no_byte_that_was_resealed_is_left_in_the_files(path):
+async def test_no_byte_replaced_by_resealing_is_left_in_the_files(path):
     store = await opening(path)
     at = await begin(
         store,
@@ -499,7 +499,9 @@ async def test_no_byte_that_was_resealed_is_left_in_the_files(path):
     await store.close()
 
 
-async def test_a_crash_before_the_log_is_erased_is_made_good(path, monkeypatch):
+async def test_a_log_not_erased_before_a_crash_is_erased_at_the_next_start(
+    path, monkeypatch
+):
     store = await opening(path)
     at = await begin(store, header=SECRET)
     with monkeypatch.context() as patch:
@@ -539,7 +541,7 @@ def edit(path, *statements):
     database.close()
 
 
-async def test_a_newer_schema_is_refused(path):
+async def test_a_newer_schema_of_a_store_file_is_rejected(path):
     await (await opening(path)).close()
     edit(path, "PRAGMA user_version = 2")
     error = await refused(path)
@@ -548,7 +550,7 @@ async def test_a_newer_schema_is_refused(path):
     assert "Upgrade" in error.next_step
 
 
-async def test_a_file_that_is_no_database_is_refused_and_kept(path):
+async def test_a_file_that_is_no_database_is_rejected_and_kept(path):
     path.write_bytes(b"my precious notes\n" * 100)
     error = await refused(path)
     assert error.code is ErrorCode.STORAGE_FAILED
@@ -557,7 +559,7 @@ async def test_a_file_that_is_no_database_is_refused_and_kept(path):
 
 
 @pytest.mark.parametrize("version", [0, 1])
-async def test_another_programs_database_is_refused_and_kept(path, version):
+async def test_another_programs_database_is_rejected_and_kept(path, version):
     edit(path, "CREATE TABLE sessions (x)", f"PRAGMA user_version = {version}")
     before = path.read_bytes()
     error = await refused(path)
@@ -576,7 +578,7 @@ async def test_a_missing_directory_is_named(path):
 @pytest.mark.parametrize(
     "url", ["sqlite:relative.db", "mysql://host/book", "sqlite:", "/a/path"]
 )
-async def test_an_address_that_names_no_store_is_refused(url):
+async def test_an_address_that_names_no_store_is_rejected(url):
     with pytest.raises(LocalProtocolError) as caught:
         await open_store(url)
     assert caught.value.code is ErrorCode.BAD_SETTINGS
@@ -699,7 +701,7 @@ WHERE sequence = 8
         ("UPDATE revocation SET number = 6", "'revocation'", None),
     ],
 )
-async def test_a_changed_row_blames_this_machine_and_says_which(
+async def test_a_changed_row_is_reported_as_local_damage_and_located(
     path, statement, complaint, number
 ):
     await filled(path)
@@ -721,7 +723,7 @@ async def test_a_changed_row_blames_this_machine_and_says_which(
     await store.close()
 
 
-async def test_a_damaged_tail_is_noticed_without_reading_the_beginning(path):
+async def test_a_damaged_tail_is_detected_without_reading_the_beginning(path):
     await filled(path)
     edit(path, "UPDATE record SET body = x'00' WHERE sequence = 8")
     store = await opening(path)
@@ -730,7 +732,7 @@ async def test_a_damaged_tail_is_noticed_without_reading_the_beginning(path):
     await store.close()
 
 
-async def test_a_writer_is_not_shown_a_damaged_tail(path):
+async def test_a_damaged_tail_is_not_returned_to_a_writer(path):
     await filled(path)
     store = await opening(path)
     start = (await store.read(LoadSession("a"))).chain
@@ -742,7 +744,7 @@ async def test_a_writer_is_not_shown_a_damaged_tail(path):
     await store.close()
 
 
-async def test_a_record_beyond_the_last_is_damage_and_no_second_message(path):
+async def test_a_record_after_the_last_one_is_reported_as_damage(path):
     await filled(path)
     store = await opening(path)
     stored = await store.read(LoadSession("a"))
@@ -754,7 +756,7 @@ async def test_a_record_beyond_the_last_is_damage_and_no_second_message(path):
     await store.close()
 
 
-async def test_damage_of_one_session_leaves_the_others_at_work(path):
+async def test_damage_to_one_session_does_not_affect_others(path):
     await filled(path)
     store = await opening(path)
     at = await begin(store, "b", 3)
@@ -772,7 +774,7 @@ async def test_damage_of_one_session_leaves_the_others_at_work(path):
 
 
 @pytest.mark.parametrize("table", ["charge", "record_once"])
-async def test_a_missing_table_or_index_is_damage(path, table):
+async def test_a_missing_table_or_index_is_reported_as_damage(path, table):
     await filled(path)
     kind = "INDEX" if table == "record_once" else "TABLE"
     edit(path, f"DROP {kind} {table}")
@@ -780,7 +782,7 @@ async def test_a_missing_table_or_index_is_damage(path, table):
     assert isinstance(error, StateDamagedError)
 
 
-async def test_an_index_that_disagrees_with_its_table_is_damage(path):
+async def test_an_index_that_disagrees_with_its_table_is_reported_as_damage(path):
     await filled(path)
     edit(
         path,
@@ -801,7 +803,7 @@ async def attempt(reading):
         return None, error
 
 
-async def test_whatever_the_damage_the_store_says_the_truth_or_that_it_cannot(path):
+async def test_a_damaged_store_returns_correct_data_or_an_error(path):
     truth = await filled(path)
     noticed = 0
     for number, changed in enumerate(damaged_copies(path.read_bytes(), DAMAGED)):
@@ -817,7 +819,7 @@ async def test_whatever_the_damage_the_store_says_the_truth_or_that_it_cannot(pa
     assert noticed > DAMAGED // 3
 
 
-async def test_no_field_of_a_record_changes_unnoticed(path):
+async def test_no_field_of_a_record_changes_undetected(path):
     """Every bit of what a session has stored is under its chain, or an index."""
     await filled(path)
     whole, copy = path.read_bytes(), path.with_name("copy.db")
@@ -856,7 +858,7 @@ def flipped(value, place, bit):
     return bytes(data) if isinstance(value, bytes) else data.decode()
 
 
-async def test_a_damaged_file_says_so_and_whose_fault_it_is(path):
+async def test_a_damaged_file_is_reported_as_local_damage(path):
     await filled(path)
     path.write_bytes(path.read_bytes()[:-4096])
     error = await refused(path)
@@ -864,7 +866,7 @@ async def test_a_damaged_file_says_so_and_whose_fault_it_is(path):
     assert "no peer" in error.next_step
 
 
-async def test_purging_is_no_way_around_the_checksums(path):
+async def test_purging_does_not_bypass_the_checksums(path):
     await filled(path)
     edit(path, "UPDATE session SET ended = 1 WHERE key = 'over'")
     store = await opening(path)
@@ -890,7 +892,7 @@ async def lose_power(path, into):
 
 
 @pytest.mark.skipif(not shares_a_sqlite_library(), reason="SQLite is linked statically")
-async def test_what_was_committed_outlives_a_power_cut(path, tmp_path):
+async def test_committed_changes_survive_a_power_failure(path, tmp_path):
     at, syncs = await lose_power(path, tmp_path / "left")
     store = await opening(tmp_path / "left" / path.name, mark=tmp_path / "mark")
     stored = await store.read(LoadSession("a"))
@@ -930,7 +932,7 @@ def without_syncs(monkeypatch, pragma):
         "secure_delete = FAST",
     ],
 )
-async def test_a_pragma_that_does_not_hold_is_refused(pragma, path, monkeypatch):
+async def test_an_ineffective_pragma_is_rejected(pragma, path, monkeypatch):
     without_syncs(monkeypatch, pragma)
     with pytest.raises(ServiceError, match=pragma.partition(" ")[0]) as caught:
         await opening(path)
@@ -938,14 +940,14 @@ async def test_a_pragma_that_does_not_hold_is_refused(pragma, path, monkeypatch)
     assert caught.value.next_step
 
 
-async def test_a_store_in_memory_erases_what_it_deletes(monkeypatch):
+async def test_an_in_memory_store_erases_what_it_deletes(monkeypatch):
     await (await open_store("sqlite::memory:")).close()
     without_syncs(monkeypatch, "secure_delete = OFF")
     with pytest.raises(ServiceError, match="secure_delete"):
         await open_store("sqlite::memory:")
 
 
-async def test_a_client_reads_once_until_its_next_command(monkeypatch):
+async def test_a_client_read_is_cached_until_the_next_command(monkeypatch):
     store = ClientStore.open(
         None,
         mark=None,

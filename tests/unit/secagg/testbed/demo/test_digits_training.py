@@ -23,7 +23,7 @@ def entropy():
     return SeededEntropy(SecretBytes(bytes(32)), b"test")
 
 
-def test_shards_are_unequal_and_no_picture_is_dealt_twice(dealt):
+def test_shards_are_unequal_and_no_picture_is_assigned_twice(dealt):
     shards, test = dealt
     sizes = [len(shard) for shard in shards]
     assert min(sizes) >= MIN_PICTURES
@@ -58,7 +58,7 @@ def test_updates_point_downhill_and_are_of_the_size_of_the_clip(dealt):
     assert model.accuracy_on(test) > 0.7 > SoftmaxModel.initial().accuracy_on(test)
 
 
-def test_more_noise_means_less_accuracy_and_none_means_the_most(dealt):
+def test_more_noise_means_less_accuracy(dealt):
     shards, test = dealt
     (exact, little), (again, much) = (
         reference_accuracies(

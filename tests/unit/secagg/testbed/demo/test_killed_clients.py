@@ -25,7 +25,7 @@ def run(tmp_path, done):
 
 
 @pytest.mark.parametrize("is_slow", [False, True])
-def test_a_client_that_was_killed_is_started_again_once(run, done, is_slow):
+def test_a_killed_client_is_restarted_once(run, done, is_slow):
     """Also a slow one, whose session was over when it came to its pause."""
     client = run._client(1, "127.0.0.1:1")
     paused = {"event": "paused", "session": 2, "before": "upload"}

@@ -11,7 +11,7 @@ from secagg.testbed.demo.layout import DemoLayout, DemoPlan
 
 
 @pytest.mark.parametrize("profile", Profile, ids=lambda profile: profile.label)
-def test_every_profile_has_a_demo_in_which_a_tenth_may_be_lost(tmp_path, profile):
+def test_every_profile_has_a_demo_that_tolerates_a_tenth_of_dropouts(tmp_path, profile):
     planned = DemoPlan(
         clients=10,
         steps=4,

@@ -71,7 +71,7 @@ def test_a_sum_of_all_inputs_modulo_m_is_exact(check):
     assert result.standard_error == 0.25
 
 
-def test_one_wrong_entry_is_noticed(check):
+def test_one_wrong_entry_is_detected(check):
     released = [(101 + 102 + 103) % MODULUS] * 5
     released[3] += 1
     assert not check(released).is_exact
@@ -89,5 +89,5 @@ def test_a_client_lost_after_its_upload_is_in_the_sum(check):
     assert check([(101 + 102 + 103) % MODULUS] * 5, dropped=dropped).is_exact
 
 
-def test_a_wrong_number_of_inputs_is_noticed(check):
+def test_a_wrong_number_of_inputs_is_detected(check):
     assert not check([(101 + 102 + 103) % MODULUS] * 5, inputs=4).is_exact

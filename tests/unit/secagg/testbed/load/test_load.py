@@ -64,7 +64,7 @@ def test_no_two_clients_have_the_same_vector():
 
 
 @pytest.mark.parametrize("lost", [0, 1, 3, 10, 20])
-def test_as_many_clients_vanish_as_were_asked_for(lost):
+def test_the_requested_number_of_clients_drops_out(lost):
     planned = dataclasses.replace(PLAN, lost=lost)
     vanishing = [number for number in range(1, 21) if planned.is_lost(number)]
     assert len(vanishing) == lost
@@ -79,7 +79,7 @@ def test_as_many_clients_vanish_as_were_asked_for(lost):
         (Profile.MALICIOUS_SERVER_SPARSE, 4, Graph.K_OUT),
     ],
 )
-def test_clients_insist_on_the_cohort_that_the_aggregator_offers(
+def test_load_clients_require_the_cohort_that_the_aggregator_offers(
     tmp_path, profile, degree, graph
 ):
     key = "ed25519:58" + 31 * "66" if profile.has_identities else ""
@@ -107,7 +107,7 @@ def test_clients_insist_on_the_cohort_that_the_aggregator_offers(
         ({"disk_bytes": 1 << 20}, "of disk, 1 MiB are free"),
     ],
 )
-def test_a_machine_that_cannot_hold_it_is_told_both_numbers(lacking, said):
+def test_an_insufficient_machine_is_reported_with_both_numbers(lacking, said):
     check_machine(PLAN, ROOMY)
     with pytest.raises(ServiceError, match=said) as caught:
         check_machine(PLAN, dataclasses.replace(ROOMY, **lacking))
@@ -115,7 +115,7 @@ def test_a_machine_that_cannot_hold_it_is_told_both_numbers(lacking, said):
     assert caught.value.next_step
 
 
-def test_a_machine_that_says_nothing_of_its_memory_is_believed(tmp_path):
+def test_a_machine_with_unknown_memory_is_accepted(tmp_path):
     check_machine(PLAN, dataclasses.replace(ROOMY, memory_bytes=None))
     here = Machine.detect(tmp_path)
     assert here.files > 0
@@ -123,7 +123,7 @@ def test_a_machine_that_says_nothing_of_its_memory_is_believed(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["sum", "client", "names"])
-def test_a_sum_that_is_not_that_of_the_named_clients_is_not_exact(tmp_path, damage):
+def test_a_sum_is_exact_only_for_the_named_clients(tmp_path, damage):
     layout, included = LoadLayout(tmp_path), [client_name(1), client_name(3)]
     values = expected_sum([1, 3], PLAN.dimension)
     write_vector(layout.released, values.astype("<u4"))
@@ -140,7 +140,7 @@ def test_a_sum_that_is_not_that_of_the_named_clients_is_not_exact(tmp_path, dama
     assert not is_exact(layout, PLAN, included, completed)
 
 
-def test_memory_is_measured_as_it_is_held_under_the_shipped_unit():
+def test_memory_is_measured_with_the_allocator_settings_of_the_shipped_unit():
     unit = Path(__file__).parents[5] / "deploy" / "systemd" / "secagg-server.service"
     lines = unit.read_text().splitlines()
     told = [line.removeprefix("Environment=") for line in lines if "=MALLOC_" in line]
@@ -157,7 +157,7 @@ def cost(cpu, memory):
     )
 
 
-def test_waiting_is_counted_in_the_round_that_waits_for_lost_clients(json_answer):
+def test_waiting_is_counted_in_the_round_that_waits_for_dropouts(json_answer):
     result = LoadResult(
         is_exact=True,
         clients_completed=10,
@@ -183,7 +183,7 @@ def test_waiting_is_counted_in_the_round_that_waits_for_lost_clients(json_answer
     json_answer("load", _result_values(10, result))
 
 
-def test_traffic_is_that_of_the_mean_client_call_by_call():
+def test_traffic_is_the_mean_per_client_by_call():
     clients = [
         {"traffic": [{"GetUpdate": [3, 30, 60], "GetOffer": [1, 6, 160]}]},
         {"traffic": [{"GetOffer": [1, 6, 164]}]},
@@ -199,7 +199,7 @@ def test_traffic_is_that_of_the_mean_client_call_by_call():
     assert mean_traffic([{"traffic": ways}, {"traffic": [{}, {}]}], 2) == expected
 
 
-def test_aggregators_of_one_store_have_all_else_to_themselves(tmp_path):
+def test_aggregators_of_one_store_share_nothing_else(tmp_path):
     planned = dataclasses.replace(PLAN, servers=2)
     layout, url = LoadLayout(tmp_path), "postgresql:///load"
     first, second = (
@@ -213,7 +213,7 @@ def test_aggregators_of_one_store_have_all_else_to_themselves(tmp_path):
     assert first.server.rollback_mark != second.server.rollback_mark
 
 
-def test_what_aggregators_say_is_told_once_and_counted_together():
+def test_reports_of_aggregators_are_shown_once_and_aggregated():
     told, shown = [], []
     heard = ReportCollector(told.append, 2, lambda *state: shown.append(state))
     for index in (0, 1, 0):
@@ -257,7 +257,7 @@ def closed(name, seconds, cpu):
     }
 
 
-class Way:
+class FailingConnection:
     """A connection that fails with these errors, and then answers with its name."""
 
     def __init__(self, name, *errors):
@@ -274,7 +274,7 @@ class Way:
         yield await self.call(request)
 
 
-def test_a_client_goes_elsewhere_when_its_aggregator_fails_again_and_again():
+def test_a_client_switches_aggregators_after_repeated_failures():
     async def ask(connection, times):
         heard = []
         for turn in range(times):
@@ -289,17 +289,21 @@ def test_a_client_goes_elsewhere_when_its_aggregator_fails_again_and_again():
 
     gone, ended = ErrorCode.UNREACHABLE, ErrorCode.UNKNOWN_SESSION
     # Twice in a row is an aggregator that is busy, and a refusal is an answer.
-    busy = Way("busy", gone, gone), Way("other")
+    busy = FailingConnection("busy", gone, gone), FailingConnection("other")
     assert asyncio.run(ask(SpreadConnection(busy, 0), 3)) == [gone, gone, "busy"]
-    refusing = Way("refusing", *4 * [ended]), Way("other")
+    refusing = FailingConnection("refusing", *4 * [ended]), FailingConnection("other")
     assert asyncio.run(ask(SpreadConnection(refusing, 0), 5))[4] == "refusing"
-    ways = Way("first"), Way("dead", *9 * [gone]), Way("dead too", *9 * [gone])
+    ways = (
+        FailingConnection("first"),
+        FailingConnection("dead", *9 * [gone]),
+        FailingConnection("dead too", *9 * [gone]),
+    )
     moving = SpreadConnection(ways, 1)
     assert asyncio.run(ask(moving, 8)) == [*6 * [gone], "first", "first"]
     assert moving.aggregator == moving.identity == "first"
 
 
-def test_the_next_client_arrives_when_one_has_joined_or_is_gone():
+def test_the_next_client_starts_when_one_has_joined_or_ended():
     async def arrive():
         gate, joined = asyncio.Semaphore(0), asyncio.Event()
         with arrival(gate, joined) as see:
@@ -354,7 +358,7 @@ async def test_a_client_that_cannot_join_ends_its_process(
     assert '"name": "client-1"' in capsys.readouterr().out
 
 
-async def test_clients_of_an_aborted_session_leave_the_reason_to_the_aggregator(
+async def test_clients_of_an_aborted_session_leave_the_error_to_the_aggregator(
     pool, monkeypatch
 ):
     async def contribute(_, __, see):
@@ -365,7 +369,9 @@ async def test_clients_of_an_aborted_session_leave_the_reason_to_the_aggregator(
     await pool.run_clients(range(1, 4))
 
 
-async def test_a_process_of_clients_that_ends_ends_the_load_test(tmp_path, monkeypatch):
+async def test_a_client_process_that_ends_unexpectedly_ends_the_load_test(
+    tmp_path, monkeypatch
+):
     """By the kernel, for want of memory, for example; other processes are left."""
 
     async def start(name, *_, listener, **__):
@@ -405,12 +411,12 @@ class Ended:
     ("clients", "cores", "pools"),
     [(3, 8, 1), (600, 8, 3), (600, 2, 2), (10_000, 2, 10), (10_000, 64, 40)],
 )
-def test_clients_share_processes_of_a_thousand_at_most(clients, cores, pools):
+def test_client_processes_hold_at_most_a_thousand_clients(clients, cores, pools):
     planned = dataclasses.replace(PLAN, clients=clients)
     assert pools_of(planned, cores) == pools
 
 
-def test_the_work_of_a_process_is_that_of_its_children_too(tmp_path, monkeypatch):
+def test_cpu_time_of_a_process_includes_its_children(tmp_path, monkeypatch):
     ticks = os.sysconf("SC_CLK_TCK")
     # PID (name) state parent ... utime stime cutime cstime, the last two of the ended.
     for number, parent, times in (
@@ -433,7 +439,7 @@ def test_the_work_of_a_process_is_that_of_its_children_too(tmp_path, monkeypatch
     assert Database("postgresql:///load").cpu_seconds() is None
 
 
-def test_without_a_server_to_start_an_address_is_asked_for(tmp_path, monkeypatch):
+def test_without_a_local_database_an_address_is_required(tmp_path, monkeypatch):
     with database_of(None) as nowhere:
         assert nowhere.url is None
 

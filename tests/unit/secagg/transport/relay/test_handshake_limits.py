@@ -15,14 +15,14 @@ PUBLIC, LOOPBACK = Address("0.0.0.0", 7400), Address("127.0.0.1", 7400)
 @pytest.mark.parametrize(
     ("files", "most"), [(1024, 256), (65_536, 8192), (304, 16), (24_832, 8192)]
 )
-def test_as_many_connections_as_there_are_files_for(files, most):
+def test_connections_are_limited_by_available_files(files, most):
     assert AdmissionLimits().connections_within(files) == most
 
 
 @pytest.mark.parametrize(
     ("connections", "files", "needed"), [(0, 303, 304), (1000, 1024, 3256)]
 )
-def test_what_does_not_fit_is_refused_and_the_setting_of_the_unit_is_named(
+def test_too_many_connections_are_rejected_and_the_unit_setting_named(
     connections, files, needed
 ):
     with pytest.raises(ServiceError) as caught:
@@ -31,11 +31,11 @@ def test_what_does_not_fit_is_refused_and_the_setting_of_the_unit_is_named(
     assert f"LimitNOFILE={needed}" in caught.value.next_step
 
 
-def test_what_is_asked_for_is_what_is_taken():
+def test_a_configured_number_of_connections_is_used():
     assert AdmissionLimits(connections=17).connections_within(65_536) == 17
 
 
-def test_probes_fit_into_the_files_that_are_kept_for_all_else():
+def test_probe_connections_fit_into_the_reserved_files():
     assert 3 * PROBES.connections_within(1024) <= 128
 
 
@@ -49,21 +49,21 @@ def test_probes_fit_into_the_files_that_are_kept_for_all_else():
         ("off", PUBLIC, "linux", False),
     ],
 )
-def test_where_unauthenticated_peers_can_come_there_is_a_relay(
+def test_a_relay_is_used_where_unauthenticated_peers_can_connect(
     monkeypatch, relay, address, platform, has_one
 ):
     monkeypatch.setattr(sys, "platform", platform)
     assert AdmissionLimits(relay=relay).has_relay_at(address) is has_one
 
 
-def test_a_relay_that_cannot_work_is_refused(monkeypatch):
+def test_a_relay_on_an_unsupported_platform_is_rejected(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(ServiceError, match="Linux only") as caught:
         AdmissionLimits(relay="on").has_relay_at(PUBLIC)
     assert caught.value.code is ErrorCode.BAD_SETTINGS
 
 
-def test_the_soft_limit_of_files_becomes_the_hard_one(monkeypatch):
+def test_the_soft_file_limit_is_raised_to_the_hard_limit(monkeypatch):
     asked = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))
     monkeypatch.setattr(resource, "setrlimit", lambda *both: asked.append(both))
@@ -71,7 +71,7 @@ def test_the_soft_limit_of_files_becomes_the_hard_one(monkeypatch):
     assert asked == [(resource.RLIMIT_NOFILE, (4096, 4096))]
 
 
-def test_a_limit_that_cannot_be_raised_stays(monkeypatch):
+def test_a_file_limit_that_cannot_be_raised_is_kept(monkeypatch):
     def refuse(*_):
         raise ValueError
 
@@ -84,12 +84,12 @@ def test_a_limit_that_cannot_be_raised_stays(monkeypatch):
     ("connections", "files", "most"),
     [(0, 65_536, 65_280), (0, 256, 16), (2, 1024, 2), (768, 1024, 768)],
 )
-def test_without_a_relay_a_connection_takes_one_file(connections, files, most):
+def test_a_connection_without_a_relay_uses_one_file(connections, files, most):
     admission = AdmissionLimits(connections=connections)
     assert admission.connections_within(files, through_relay=False) == most
 
 
-def test_more_connections_than_files_are_refused_without_a_relay_too():
+def test_more_connections_than_files_are_rejected_without_a_relay():
     with pytest.raises(ServiceError, match="769 connections need 1025") as caught:
         AdmissionLimits(connections=769).connections_within(1024, through_relay=False)
     assert caught.value.code is ErrorCode.BAD_SETTINGS
@@ -104,5 +104,5 @@ def test_more_connections_than_files_are_refused_without_a_relay_too():
         ("fe80::1%eth0", "fe80::/64"),
     ],
 )
-def test_an_address_is_counted_by_what_one_holder_has(address, group):
+def test_addresses_are_grouped_by_their_assigned_prefix(address, group):
     assert address_group(address) == group

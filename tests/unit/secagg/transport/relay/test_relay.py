@@ -132,7 +132,7 @@ class Visitor:
         VISITORS.clear()
 
 
-async def is_turned_away(relay):
+async def is_rejected(relay):
     """Connect, and wait until the connection is closed without data."""
     try:
         return await (await Visitor.come(relay, HELLO)).end() == b""
@@ -148,7 +148,7 @@ async def until(condition):
 
 
 @pytest.mark.parametrize("size", range(len(HELLO)))
-def test_a_hello_is_waited_for_until_it_is_whole(size):
+def test_an_incomplete_hello_is_undecided(size):
     assert begins_tls(HELLO[:size]) is None
 
 
@@ -169,14 +169,14 @@ def test_only_the_frame_of_a_hello_is_checked(opening, begins):
     assert begins_tls(opening) is begins
 
 
-def test_http2_begins_with_its_preface_and_nothing_else():
+def test_http2_is_detected_by_its_preface():
     preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
     assert begins_http2(preface[:-1]) is None
     assert begins_http2(preface + b"frames") is True
     assert begins_http2(b"PRI * HTTP/1") is False
 
 
-async def test_bytes_pass_both_ways_and_in_order():
+async def test_bytes_are_forwarded_in_both_directions_and_in_order():
     data = bytes(range(256)) * 4096  # larger than every buffer on the way
     async with relaying() as (relay, _):
         visitor = await Visitor.come(relay, HELLO)
@@ -189,7 +189,7 @@ async def test_bytes_pass_both_ways_and_in_order():
         assert not relay.refused
 
 
-async def test_a_side_that_does_not_read_stops_the_other():
+async def test_a_slow_reader_stops_the_sender():
     """What is under way stays in the buffers of the kernel and two of 64 KiB."""
     async with relaying() as (relay, _):
         visitor = await Visitor.come(relay, HELLO)
@@ -206,7 +206,7 @@ async def test_a_side_that_does_not_read_stops_the_other():
         visitor.leave()
 
 
-async def test_nothing_is_dialled_before_the_hello_is_whole():
+async def test_no_inner_connection_is_opened_before_the_hello_is_complete():
     async with relaying() as (relay, inside):
         visitor = await Visitor.come(relay, HELLO[:-1])
         probe = await Visitor.come(relay, HELLO)
@@ -217,7 +217,7 @@ async def test_nothing_is_dialled_before_the_hello_is_whole():
 
 
 @pytest.mark.parametrize("opening", [b"GET / HTTP/1.1\r\n\r\n", HELLO + bytes(5000)])
-async def test_what_is_no_hello_is_closed_and_logged(opening, caplog):
+async def test_a_connection_without_a_hello_is_closed_and_logged(opening, caplog):
     caplog.set_level(logging.INFO)
     admission = AdmissionLimits(relay="on", handshakes=0)  # no turn comes
     async with relaying(admission) as (relay, inside):
@@ -230,7 +230,7 @@ async def test_what_is_no_hello_is_closed_and_logged(opening, caplog):
     assert line.endswith(f"client_bytes={len(opening)} reason=bad_hello")
 
 
-async def test_the_oldest_idle_connection_makes_room_and_no_client_is_kept_out():
+async def test_the_oldest_idle_connection_is_closed_for_a_new_client():
     admission = AdmissionLimits(
         relay="on", waiting=2, per_address=0, handshake_seconds=600.0
     )
@@ -244,7 +244,7 @@ async def test_the_oldest_idle_connection_makes_room_and_no_client_is_kept_out()
         assert relay.connections <= 3
 
 
-async def test_an_idle_connection_ends_with_the_time_of_a_handshake():
+async def test_an_idle_connection_ends_at_the_handshake_timeout():
     async with relaying(AdmissionLimits(relay="on", handshake_seconds=0.05)) as (
         relay,
         _,
@@ -254,7 +254,7 @@ async def test_an_idle_connection_ends_with_the_time_of_a_handshake():
         assert relay.refused == {Rejection.NO_HELLO: 1}
 
 
-async def test_a_handshake_that_stalls_ends_and_gives_back_its_place():
+async def test_a_stalled_handshake_ends_and_releases_its_slot():
     admission = AdmissionLimits(relay="on", handshake_seconds=0.05, handshakes=1)
     async with relaying(admission) as (relay, inside):
         stalled = await Visitor.come(relay, HELLO)
@@ -267,7 +267,7 @@ async def test_a_handshake_that_stalls_ends_and_gives_back_its_place():
         assert relay.connections == 1
 
 
-async def test_unauthenticated_peers_of_one_address_are_limited_and_clients_are_not():
+async def test_connections_per_address_are_limited_for_unauthenticated_peers_only():
     admission = AdmissionLimits(
         relay="on", per_address=2, per_identity=9, handshake_seconds=600.0
     )
@@ -277,7 +277,7 @@ async def test_unauthenticated_peers_of_one_address_are_limited_and_clients_are_
             await visitor.answer(len(HELLO))
             relay.record_caller(await inside.peers.get(), name)
         first, _ = [await Visitor.come(relay, HELLO) for _ in range(2)]
-        assert await is_turned_away(relay)
+        assert await is_rejected(relay)
         assert relay.refused == {Rejection.PER_ADDRESS: 1}
         other = await Visitor.come(relay, HELLO, host="127.0.0.9")
         assert await other.answer(len(HELLO)) == HELLO
@@ -287,12 +287,12 @@ async def test_unauthenticated_peers_of_one_address_are_limited_and_clients_are_
         assert await again.answer(len(HELLO)) == HELLO
 
 
-async def test_newcomers_beyond_the_total_are_turned_away_until_a_client_leaves():
+async def test_connections_beyond_the_total_are_rejected_until_a_client_leaves():
     async with relaying(most=2) as (relay, _):
         kept = [await Visitor.come(relay, HELLO) for _ in range(2)]
         for each in kept:
             await each.answer(len(HELLO))
-        assert await is_turned_away(relay)
+        assert await is_rejected(relay)
         assert relay.refused == {Rejection.TOTAL: 1}
         kept[0].leave()
         await until(lambda: relay.connections == 1)
@@ -300,7 +300,7 @@ async def test_newcomers_beyond_the_total_are_turned_away_until_a_client_leaves(
         assert await newcomer.answer(len(HELLO)) == HELLO
 
 
-async def test_an_idle_connection_makes_room_for_a_newcomer():
+async def test_an_idle_connection_is_closed_for_a_new_one():
     async with relaying(most=2) as (relay, _):
         silent = [await Visitor.come(relay) for _ in range(2)]
         await until(lambda: relay.connections == 2)
@@ -309,13 +309,11 @@ async def test_an_idle_connection_makes_room_for_a_newcomer():
             assert await newcomer.answer(len(HELLO)) == HELLO
             assert await one.end() == b""
         assert relay.refused == {Rejection.WAITING: 2}
-        assert await is_turned_away(relay)  # connections in a handshake are not idle
+        assert await is_rejected(relay)  # connections in a handshake are not idle
 
 
 @pytest.mark.parametrize("limits", [{"most": 2}, {"handshakes": 2}])
-async def test_a_stalling_client_pool_makes_room_for_a_single_client(
-    limits, monkeypatch
-):
+async def test_a_stalled_client_pool_yields_to_a_single_client(limits, monkeypatch):
     monkeypatch.setattr("secagg.transport.relay._STALLED_SECONDS", 0.0)
     monkeypatch.setattr("secagg.transport.relay._LOOK_SECONDS", 0.0)
     admission = AdmissionLimits(
@@ -330,13 +328,13 @@ async def test_a_stalling_client_pool_makes_room_for_a_single_client(
         assert await crowd[0].end() == b""
         # Of one address each, no peer is in a larger group than the other.
         if "most" in limits:
-            assert await is_turned_away(relay)
+            assert await is_rejected(relay)
             assert relay.refused[Rejection.TOTAL] == 1
         assert relay.refused[Rejection.HANDSHAKE_TIMEOUT] == 1
         assert not crowd[1].reader.at_eof()
 
 
-async def test_a_handshake_that_has_just_begun_makes_no_room():
+async def test_a_recent_handshake_is_not_ended_for_another():
     admission = AdmissionLimits(relay="on", handshake_seconds=600.0, handshakes=2)
     async with relaying(admission) as (relay, _):
         for _ in range(2):
@@ -348,7 +346,7 @@ async def test_a_handshake_that_has_just_begun_makes_no_room():
         assert not relay.refused
 
 
-async def test_addresses_take_turns_when_handshakes_are_short():
+async def test_addresses_take_turns_when_handshake_slots_are_short():
     admission = AdmissionLimits(relay="on", handshakes=1, handshake_seconds=600.0)
     async with relaying(admission) as (relay, inside):
         for _ in range(4):
@@ -362,7 +360,7 @@ async def test_addresses_take_turns_when_handshakes_are_short():
         assert relay._queued.keys() == {"127.0.0.1"}
 
 
-async def test_a_known_client_that_comes_again_closes_its_own_oldest_connection():
+async def test_a_known_client_that_reconnects_closes_its_own_oldest_connection():
     async with relaying() as (relay, inside):
         visitors = []
         for name in ("a", "a", "b", "a"):
@@ -381,7 +379,7 @@ async def test_a_known_client_that_comes_again_closes_its_own_oldest_connection(
             assert await visitor.answer(10) == b"still here"
 
 
-async def test_a_revoked_client_is_dropped_by_name_and_certificate():
+async def test_a_revoked_client_is_disconnected_by_name_and_certificate():
     async with relaying(AdmissionLimits(relay="on", per_identity=9)) as (relay, inside):
         visitors = []
         for name, certificate in (("a", 1), ("a", 2), ("b", 1), ("b", None)):
@@ -402,7 +400,7 @@ async def test_a_revoked_client_is_dropped_by_name_and_certificate():
         assert relay.connections == 1  # a caller that is not known yet
 
 
-async def test_each_connection_is_passed_on_from_an_address_of_its_own():
+async def test_each_connection_is_forwarded_from_its_own_address():
     """A port may come back while gRPC still has calls of the one before."""
     async with relaying() as (relay, inside):
         sources = set()
@@ -418,7 +416,7 @@ async def test_each_connection_is_passed_on_from_an_address_of_its_own():
         assert not relay._of_identity
 
 
-async def test_what_grpc_says_last_reaches_a_client_that_it_refuses():
+async def test_the_last_bytes_of_grpc_reach_a_rejected_client():
     async with relaying() as (relay, inside):
         visitor = await Visitor.come(relay, HELLO)
         await visitor.answer(len(HELLO))
@@ -428,7 +426,7 @@ async def test_what_grpc_says_last_reaches_a_client_that_it_refuses():
         assert relay.refused == {Rejection.CERTIFICATE: 1}
 
 
-async def test_nine_lines_a_second_and_then_a_number(caplog):
+async def test_refusals_are_logged_up_to_ten_lines_per_second(caplog):
     caplog.set_level(logging.INFO)
     async with relaying() as (relay, _):
         visitors = [await Visitor.come(relay, b"garbage") for _ in range(40)]
@@ -462,7 +460,7 @@ class SlowTimers:
 
 
 @pytest.mark.parametrize("late", [0.0, 0.04])
-def test_the_number_is_one_of_ten_lines_however_late_its_timer(caplog, late):
+def test_the_count_line_stays_within_the_limit_when_its_timer_is_late(caplog, late):
     caplog.set_level(logging.INFO)
     loop, written = SlowTimers(), []
     log = LimitedLog(
@@ -503,7 +501,7 @@ class OutOfFiles:
         return self._listener.accept()
 
 
-async def test_running_out_of_files_is_said_and_passes(caplog, monkeypatch):
+async def test_exhausted_file_descriptors_are_reported_and_retried(caplog, monkeypatch):
     monkeypatch.setattr("secagg.transport.relay._RETRY_SECONDS", 0.01)
     listener = socket.create_server(("127.0.0.1", 0))
     listener.settimeout(0.0)
@@ -527,7 +525,7 @@ async def test_running_out_of_files_is_said_and_passes(caplog, monkeypatch):
     await Visitor.all_leave()
 
 
-async def test_a_taken_port_is_reported_before_any_client_comes():
+async def test_a_port_in_use_is_reported_at_the_start():
     async with relaying() as (relay, _):
         with pytest.raises(ServiceError, match="in use") as caught:
             await Relay.listen(
@@ -536,7 +534,7 @@ async def test_a_taken_port_is_reported_before_any_client_comes():
     assert caught.value.code is ErrorCode.PORT_IN_USE
 
 
-async def test_a_host_with_several_addresses_is_listened_to_at_one_port():
+async def test_a_host_with_several_addresses_uses_one_port():
     relay = await Relay.listen(
         Address("localhost", 0), PATIENT, inside=LOOPBACK, most=1
     )
@@ -579,7 +577,7 @@ class LateLoop:
         call()
 
 
-def test_a_loop_is_late_until_it_is_on_time_again():
+def test_a_late_loop_is_late_until_it_is_on_time_again():
     loop, changes = LateLoop(), []
     delay = LoopDelay(loop, lambda: changes.append(loop.now))
     loop.run(0.6)
@@ -596,7 +594,7 @@ def test_a_loop_is_late_until_it_is_on_time_again():
     assert not loop.calls
 
 
-async def test_a_process_that_is_late_works_on_few_handshakes(monkeypatch):
+async def test_a_late_process_limits_concurrent_handshakes(monkeypatch):
     """Those that wait have their turn when one is done, and all when it is on time."""
     monkeypatch.setattr("os.cpu_count", lambda: 1)
     async with relaying(PATIENT) as (relay, inside):
