@@ -681,7 +681,7 @@ export class Client {
           this.#calls.fetch(sid, BLOBS.revocations, MOST_LIST_BYTES, revocationHash),
         );
       } catch (error) {
-        if (!(error instanceof SecAggError) || error.error !== 'BAD_ENCODING') throw error;
+        if (!(error instanceof SecAggError) || error.error !== 'PAYLOAD_MISMATCH') throw error;
       }
     }
     const list = checkRevocationList(trust, bytes);
