@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 COUNTER = runpy.run_path(str(ROOT / "benchmarks" / "code_lines.py"))
 # Lower a ceiling when the package has shrunk. Raising one needs a decision record.
-CEILINGS = {"secagg": 60_100, "dpnoise": 15_050, "tests/support/secagg_testing": 7_180}
+CEILINGS = {"secagg": 60_020, "dpnoise": 14_760, "tests/support/secagg_testing": 7_150}
 
 
 @pytest.mark.parametrize("package", CEILINGS)
