@@ -216,7 +216,11 @@ LIES = {
         ErrorCode.BAD_ENCODING,
     ),
     "a roster elsewhere, under another digest": (
-        {GetUpdate: instead(Roster, lambda _: reference(Blob.ROSTER))},
+        {
+            GetUpdate: instead(
+                Roster, lambda roster: reference(Blob.ROSTER, size=len(roster.encode()))
+            )
+        },
         ErrorCode.PAYLOAD_MISMATCH,
     ),
     "a roster elsewhere that is larger than announced": (
@@ -224,8 +228,8 @@ LIES = {
         ErrorCode.PAYLOAD_MISMATCH,
     ),
     "a delivery elsewhere that does not exist": (
-        {GetUpdate: instead(Roster, lambda _: reference(Blob.DELIVERY))},
-        ErrorCode.PAYLOAD_MISMATCH,
+        {GetUpdate: instead(Roster, lambda _: reference(Blob.DELIVERY, size=99))},
+        ErrorCode.UNEXPECTED_MESSAGE,
     ),
     "a roster with the same keys twice": (
         {GetUpdate: instead(Roster, second_identity)},
@@ -377,7 +381,7 @@ def test_an_oversized_roster_by_reference_is_not_fetched():
         FetchChunk: endless,
     }
     deployment, endings = run(lies, payload=b"")
-    assert endings[VICTIM].code is ErrorCode.PAYLOAD_MISMATCH
+    assert endings[VICTIM].code is ErrorCode.BAD_ENCODING
     assert not fetched  # no roster of this session is so large
     assert_left_cleanly(deployment, endings[VICTIM])
 

@@ -63,6 +63,7 @@ TESTS: Final = (
             "test_distributed_dp.py",
             "test_adaptive_clip.py",
             "test_local_randomiser.py",
+            "test_replacement.py",
             "test_wrong_uses.py",
             "distributed_dp",
             "client/test_gate.py",

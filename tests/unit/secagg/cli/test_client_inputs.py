@@ -164,7 +164,9 @@ def test_files_of_a_task_stay_below_its_folder(task, tmp_path):
 
 
 def test_the_aggregator_of_a_shared_state_has_a_name(settings, monkeypatch):
-    monkeypatch.setattr(program, "_certificate", lambda _: SimpleNamespace(identity=ME))
+    monkeypatch.setattr(
+        program, "_load_certificate", lambda _: SimpleNamespace(identity=ME)
+    )
     with pytest.raises(secagg.ServiceError, match="aggregator is empty") as got:
         program.shared_state_of(settings, ["flu"])
     assert got.value.code is secagg.ErrorCode.BAD_SETTINGS
@@ -184,7 +186,9 @@ async def test_one_client_contributes_to_two_tasks_concurrently(
         settings.client, aggregator="aggregator", rollback_mark=tmp_path / "mark"
     )
     settings = replace(settings, client=named)
-    monkeypatch.setattr(program, "_certificate", lambda _: SimpleNamespace(identity=ME))
+    monkeypatch.setattr(
+        program, "_load_certificate", lambda _: SimpleNamespace(identity=ME)
+    )
     given = read_tasks(tmp_path / "tasks.toml")
     async with secagg.Server(None) as server:
         running = {name: await server.add_task(name, plan) for name in given}

@@ -35,6 +35,8 @@ from secagg.protocol.policy import PrivacyLimits, TotalBudget
 from secagg.protocol.profiles import Profile
 from secagg.protocol.receipts.receipt import AuditReceipt, Outcome
 from secagg.protocol.rounds import rounds_of
+from secagg.server.step_server import StepServer
+from secagg.server.task.setup import PreparedTask
 from secagg.simulation.driver import published_in_simulation
 from secagg.storage.change import Side
 from secagg.storage.queries import ReadTally
@@ -406,7 +408,9 @@ def test_a_revocation_list_is_requested_and_then_remembered(graph):
     published = published_in_simulation(3, 12345)
     assert isinstance(published, PublishedEnrolment)
     parameters = EVERY[graph].under(published.trust)
-    offer = carrier(parameters).server.offer
+    task = PreparedTask(parameters, None, None, enrolment=published)
+    named = {"aggregator": "hub", "task_id": "sums", "session_number": 1, "now": NOW}
+    offer = StepServer(task, **named).offer
     with step_client("ann", parameters, None) as ann:
         assert ann.step(offer).needs == {Need.REVOCATIONS}
         with pytest.raises(LocalProtocolError, match="revocation list"):
