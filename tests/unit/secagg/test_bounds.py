@@ -300,6 +300,12 @@ LIMITS = ClientPolicy(
 )
 
 
+@pytest.mark.parametrize("name", ["require_majority", "whole_roster", "require_noise"])
+def test_a_switch_of_a_policy_is_true_or_false(name):
+    with pytest.raises(LocalProtocolError, match=name):
+        ClientPolicy(**{name: None})
+
+
 @pytest.mark.parametrize(
     ("parameters", "accepts", "refuses", "complaint"),
     [

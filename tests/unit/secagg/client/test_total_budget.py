@@ -20,7 +20,12 @@ from secagg_testing.offers_only import OffersOnly
 from dpnoise.accounting.catalogue import CATALOGUE, Form, accountant_class
 from dpnoise.accounting.cross_task import GAUSSIAN_PROOF, GAUSSIAN_STATUS
 from secagg.cli.budget import read_data_usage
-from secagg.client.budget import TotalBudgetExceededError, claim_for, loss_of_session
+from secagg.client.budget import (
+    TotalBudgetExceededError,
+    claim_for,
+    loss_of_session,
+    use_of,
+)
 from secagg.client.client import Client
 from secagg.client.durable_client import ClientStorage
 from secagg.client.gate import check_claim
@@ -40,7 +45,7 @@ from secagg.protocol.profiles import HonestCuriousParameters
 from secagg.server.aggregator import Aggregator
 from secagg.server.task.definition import TaskDefinition
 from secagg.storage.blobs import MemoryBlobs
-from secagg.storage.budget_ledger import ClaimAdversary
+from secagg.storage.budget_ledger import BudgetKey, Claim, ClaimAdversary, ClaimRow
 from secagg.storage.client_store import ClientStore
 from secagg.storage.queries import ListClaims, LoadSession
 from secagg.storage.spool import UploadSpool
@@ -680,3 +685,36 @@ async def test_a_client_without_a_total_makes_no_claims(aggregator, tmp_path):
 
     assert await asyncio.gather(*map(give, NAMES)) == [None] * 3
     await running
+
+
+def claimed(task, epsilon, delta, shift=None):
+    """Return a claim of a task that costs so much."""
+    return ClaimRow(
+        Claim(
+            data="patients",
+            holder=bytes(16),
+            budget=BudgetKey(trust_domain="", aggregator="hub", task=task),
+            noise_digest=bytes(32),
+            against=ClaimAdversary.SERVER,
+            epsilon=epsilon,
+            delta=delta,
+            shift=shift,
+            distance=0.0,
+            added_delta=0.0,
+        ),
+        0.0,
+    )
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(20.0, 0.0), (1.0, 2e-4)])
+def test_an_exceeded_total_leaves_nothing(epsilon, delta):
+    use = use_of(budget(), [claimed("a", epsilon, delta)], None)
+    assert not use.fits
+    assert use.remaining_epsilon == 0.0
+    assert 0.0 <= use.remaining_delta <= 1e-4
+
+
+def test_no_gaussian_remainder_is_stated_beside_a_claim_without_a_gaussian():
+    plain, gaussian = claimed("a", 1.0, 0.0), claimed("b", 1.0, 1e-6, shift=0.1)
+    assert use_of(budget(), [gaussian], None).remaining_gaussian_epsilon > 1.0
+    assert use_of(budget(), [plain, gaussian], None).remaining_gaussian_epsilon is None

@@ -114,7 +114,8 @@ def test_roots_of_the_locator_are_found():
 
 
 @pytest.mark.parametrize(
-    "points", [[0, 1], [1, 65537], [-1], [1, 2, 1], [], [[1, 2]], [1.0, 2.0]]
+    "points",
+    [[0, 1], [1, 65537], [-1], [1, 2, 1], np.zeros(0, np.int64), [[1, 2]], [1.0, 2.0]],
 )
 def test_unusable_points_are_refused(points):
     with pytest.raises(ValueError, match="absciss"):
