@@ -40,7 +40,7 @@ from secagg.server.task.definition import TaskDefinition
 from secagg.server.task.outputs import RETRY_SECONDS
 from secagg.simulation import identity_of
 from secagg.storage.blobs import MemoryBlobs
-from secagg.storage.change import Side
+from secagg.storage.change import Change, NewSession, Side
 from secagg.storage.leases import AcquireLease, Heartbeat, RenewLease
 from secagg.storage.queries import ListSessions, LoadSession
 from secagg.storage.rows import SessionState
@@ -343,6 +343,20 @@ def test_a_session_that_one_may_not_serve_is_not_served_because_another_opened_i
         ErrorCode.UNKNOWN_SESSION,
         ErrorCode.BAD_SETTINGS,
     )
+
+
+def test_a_session_of_another_release_is_an_error_of_the_store_at_a_replica():
+    async def main(clock):
+        store, spool = inline_store(now=clock.date), UploadSpool(MemoryBlobs())
+        newer = NewSession(role=Side.SERVER, task="t", number=1, header=b"\xff\xff")
+        key = f"server/{bytes(32).hex()}"
+        await store.commit(Change(key=key, create=newer))
+        with pytest.raises(ServiceError) as refused:
+            asked = GetUpdate(bytes(32), after=None)
+            await one_more("older", store, spool, clock).answer(identity_of(0), asked)
+        return refused.value.code
+
+    assert manual_clock.run(main) is ErrorCode.STORAGE_FAILED
 
 
 def test_a_replica_that_was_cut_off_resumes_with_sessions_opened_by_others():

@@ -322,10 +322,11 @@ class SessionRegistry:
         if stored is None or self._is_known(_id_of(key)):
             return None
         if stored.receipt is None:
+            profile = _profile_of(stored)  # raises for what this release cannot read
             try:
-                self._check_served(stored)
+                self._check_profile(profile)
             except ServiceError:
-                return None  # it is another aggregator's alone
+                return None  # only other aggregators serve it
             await self._resume(stored)
             return None
         ended = EndedSession(SessionReceipt.decode(stored.receipt))
@@ -457,7 +458,7 @@ class SessionRegistry:
             (SessionRecord.decode(each).descriptor for each in interrupted),
         )
         for each in interrupted:
-            self._check_served(each)
+            self._check_profile(_profile_of(each))
             await self._resume(each)
         ended = await self._store.read(
             ListSessions(
@@ -475,11 +476,6 @@ class SessionRegistry:
             # A process wrote it and died before it created the session.
             if session_id not in known and not await self._is_foreign(session_id):
                 await self._workers.run(spool.remove, session_id)
-
-    def _check_served(self, stored: StoredSession) -> None:
-        """Raise if a stored session has a profile that is not served here."""
-        parameters = SessionRecord.decode(stored).descriptor.parameters
-        self._check_profile(parameters.profile)
 
     async def _is_foreign(self, session_id: bytes) -> bool:
         """Whether bytes may belong to a session that another aggregator opens."""
@@ -808,6 +804,15 @@ class SessionRegistry:
 def _id_of(key: str) -> bytes:
     """Return the id of a server's session from its name in the store."""
     return bytes.fromhex(key.rpartition("/")[2])
+
+
+def _profile_of(stored: StoredSession) -> Profile:
+    """Return the profile of a stored session.
+
+    Raises:
+        ServiceError: STORAGE_FAILED; its header is damaged or of another release.
+    """
+    return SessionRecord.decode(stored).descriptor.parameters.profile
 
 
 async def _refresh_session(runner: SessionRunner) -> None:
