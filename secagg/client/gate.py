@@ -577,11 +577,11 @@ def _check_form(request: GateRequest) -> None:
     request.offer.validate()
 
 
-def _aggregator(request: GateRequest) -> None:
+def _check_aggregator(request: GateRequest) -> None:
     check_aggregator(request.offer, request.aggregator)
 
 
-def _trust_domain(request: GateRequest) -> None:
+def _check_trust_domains(request: GateRequest) -> None:
     """Check that server, offer and credential are of one trust domain."""
     trust = request.offer.parameters.trust
     if trust is not None and request.trust_domain is not None:
@@ -596,7 +596,7 @@ def _check_session_number(request: GateRequest) -> None:
     check_number(request.offer, request.known.highest_number)
 
 
-def _clock(request: GateRequest) -> None:
+def _check_clock(request: GateRequest) -> None:
     check_clock(request.offer, request.now)
 
 
@@ -606,13 +606,13 @@ def _check_session_end(request: GateRequest) -> None:
         check_end(request.offer, request.now)
 
 
-def _enrolment_key(request: GateRequest) -> None:
+def _check_enrolment_key(request: GateRequest) -> None:
     if request.enrolled is not None:
         trust, own = request.enrolled
         check_enrolment_key(trust, own.identity.enrolment_key)
 
 
-def _list_number(request: GateRequest) -> None:
+def _check_list_number(request: GateRequest) -> None:
     if request.enrolled is not None:
         check_list_number(request.enrolled[0], request.known.newest_list)
 
@@ -668,7 +668,7 @@ def _check_revocation_list(request: GateRequest) -> Need | None:
     return None
 
 
-def _list_age(request: GateRequest) -> None:
+def _check_list_age(request: GateRequest) -> None:
     """Refuse a revocation list older than the client's limit."""
     if request.enrolled is None:
         return
@@ -690,8 +690,8 @@ _AT_RESUME: Final = frozenset({GateStage.RESUME})
 # In the order of PROTOCOL §5.0, with the list last, since it may have to be fetched.
 GATE_CHECKS: Final[tuple[GateCheck[GateRequest], ...]] = (
     GateCheck(name="form", rules=("R3.2-1",), run=_check_form),
-    GateCheck(name="aggregator", rules=("R5.0-1",), run=_aggregator),
-    GateCheck(name="trust domain", rules=("R5.0-1",), run=_trust_domain),
+    GateCheck(name="aggregator", rules=("R5.0-1",), run=_check_aggregator),
+    GateCheck(name="trust domain", rules=("R5.0-1",), run=_check_trust_domains),
     GateCheck(
         name="number",
         rules=("R5.0-2",),
@@ -702,7 +702,7 @@ GATE_CHECKS: Final[tuple[GateCheck[GateRequest], ...]] = (
     GateCheck(
         name="clock",
         rules=("R5.0-2",),
-        run=_clock,
+        run=_check_clock,
         at=_AT_OFFER,
         exempt={
             GateStage.RESUME: "it was checked at the offer; `end` checks what is left"
@@ -715,8 +715,8 @@ GATE_CHECKS: Final[tuple[GateCheck[GateRequest], ...]] = (
         at=_AT_RESUME,
         exempt={GateStage.OFFER: "`clock` checks the end"},
     ),
-    GateCheck(name="enrolment key", rules=("R5.0-3",), run=_enrolment_key),
-    GateCheck(name="list number", rules=("R5.0-3",), run=_list_number),
+    GateCheck(name="enrolment key", rules=("R5.0-3",), run=_check_enrolment_key),
+    GateCheck(name="list number", rules=("R5.0-3",), run=_check_list_number),
     GateCheck(name="cohort", rules=("R5.0-4",), run=_check_cohort),
     GateCheck(name="limits", rules=("R5.0-4",), run=_check_privacy_limits),
     GateCheck(name="budget", rules=("R5.0-4",), run=_check_task_budget),
@@ -728,7 +728,7 @@ GATE_CHECKS: Final[tuple[GateCheck[GateRequest], ...]] = (
         at=_AT_OFFER,
         exempt={GateStage.RESUME: "the record has what the list says"},
     ),
-    GateCheck(name="list age", rules=("R5.0-4",), run=_list_age),
+    GateCheck(name="list age", rules=("R5.0-4",), run=_check_list_age),
 )
 
 

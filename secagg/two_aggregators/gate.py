@@ -153,7 +153,7 @@ def _check_session_number(request: PairRequest) -> None:
     check_number(request.leader, request.known.highest_number)
 
 
-def _clocks(request: PairRequest) -> None:
+def _check_clocks(request: PairRequest) -> None:
     for offer in (request.leader, request.helper):
         check_clock(offer, request.now)
 
@@ -223,7 +223,7 @@ PAIR_CHECKS: Final[tuple[GateCheck[PairRequest], ...]] = (
     _offer_check("names", "R5.0-1", _check_names),
     _offer_check("task", "R5.0-1", _check_task),
     _offer_check("number", "R5.0-2", _check_session_number),
-    _offer_check("clocks", "R5.0-2", _clocks),
+    _offer_check("clocks", "R5.0-2", _check_clocks),
     _offer_check("cohort", "R5.0-4", _check_cohort),
     _offer_check("limits", "R5.0-4", _check_privacy_limits),
     _offer_check("budget", "R5.0-4", _check_task_budget),
