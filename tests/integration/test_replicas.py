@@ -351,9 +351,10 @@ def test_a_session_of_another_release_is_an_error_of_the_store_at_a_replica():
         newer = NewSession(role=Side.SERVER, task="t", number=1, header=b"\xff\xff")
         key = f"server/{bytes(32).hex()}"
         await store.commit(Change(key=key, create=newer))
+        older = one_more("older", store, spool, clock)
+        asked = GetUpdate(bytes(32), after=None)
         with pytest.raises(ServiceError) as refused:
-            asked = GetUpdate(bytes(32), after=None)
-            await one_more("older", store, spool, clock).answer(identity_of(0), asked)
+            await older.answer(identity_of(0), asked)
         return refused.value.code
 
     assert manual_clock.run(main) is ErrorCode.STORAGE_FAILED
