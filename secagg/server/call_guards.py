@@ -159,11 +159,9 @@ class BodyReader:
 
 
 def _overloaded_error(complaint: str, seconds: float) -> SecAggError:
-    """Return the error of a call that came too soon."""
+    """Return the error of a call that there is no room for yet."""
     return ErrorCode.OVERLOADED.error(
-        complaint,
-        fix="Send this one again a little later.",
-        retry_after_seconds=seconds,
+        complaint, fix="Wait and call again.", retry_after_seconds=seconds
     )
 
 
@@ -425,17 +423,11 @@ class CallAdmission:
         usage.refilled_at = now
         open_now = usage.open[is_stream]
         if open_now >= (limits.watches_at_once if is_stream else limits.calls_at_once):
-            raise _overloaded(f"{open_now} calls of this client are open", 1.0)
+            raise _overloaded_error(f"{open_now} calls of this client are open", 1.0)
         if usage.tokens < 1:
             missing = (1 - usage.tokens) / limits.calls_per_second
-            raise _overloaded("this client calls too often", missing)
+            raise _overloaded_error("this client calls too often", missing)
         usage.tokens -= 1
-
-
-def _overloaded(complaint: str, retry_after_seconds: float) -> SecAggError:
-    return ErrorCode.OVERLOADED.error(
-        complaint, fix="Wait and call again.", retry_after_seconds=retry_after_seconds
-    )
 
 
 class CallGuards:

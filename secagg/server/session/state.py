@@ -82,6 +82,7 @@ from secagg.storage.store import (
     StoreFailoverError,
     StoreUnavailableError,
 )
+from secagg.wire.calls import MAX_DESCRIPTOR_BYTES
 
 _LOG: Final = logging.getLogger(telemetry.SERVER_LOGGER)
 
@@ -696,7 +697,6 @@ def _refuse_message(batch: list[_Waiting], error: DuplicateRecordError) -> None:
 
 
 _VERSION: Final = 2
-_MAX_DESCRIPTOR_BYTES: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -776,7 +776,7 @@ class SessionRecord:
             if version != _VERSION:
                 raise _unreadable_error(f"version {version} is unknown")
             descriptor = SessionDescriptor.decode(
-                reader.blob(max_bytes=_MAX_DESCRIPTOR_BYTES)
+                reader.blob(max_bytes=MAX_DESCRIPTOR_BYTES)
             )
             attempt, restricted = reader.u32(), reader.flag()
             names, excluded = _read_names(reader), _read_names(reader)
