@@ -346,7 +346,7 @@ def _convert(value: object, hint: object, key: str, origin: str) -> object:
     """Return `value` as the declared type; texts come from variables and flags."""
     wanted, words, _ = _unwrap(hint)
     if value in words:
-        return value
+        return str(value) if isinstance(value, _Text) else value
     if isinstance(value, _Text):
         value = _parse_text(str(value), wanted, key, origin)
     # A bool is an int to Python, but `sessions = true` is a mistake.
