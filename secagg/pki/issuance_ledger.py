@@ -134,9 +134,9 @@ class IssuanceLedger:
 
         Raises:
             ServiceError: BAD_CERTIFICATE when there is no authority, or others may read
-                its key; STORAGE_FAILED
-                when its index is in use or cannot be read; STATE_DAMAGED;
-                RESTORED_STATE when the index is older than its revocation list.
+                its key; STORAGE_FAILED when its index is in use or cannot be read;
+                STATE_DAMAGED; RESTORED_STATE when the index is older than its
+                revocation list.
         """
         key = directory / f"{_AUTHORITY_STEM}.key"
         authority = CertificateAuthority.load(key.with_suffix(".pem"), key)

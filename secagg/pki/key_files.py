@@ -105,7 +105,7 @@ def is_readable_by_others(path: Path) -> bool:
 
 
 def refuse_readable_by_others(path: Path, code: ErrorCode, whose: str) -> None:
-    """Refuse a key that names clients, and that users other than its owner may read.
+    """Refuse a key that certifies clients where others than its owner may read it.
 
     Args:
         path: The key.
@@ -118,8 +118,8 @@ def refuse_readable_by_others(path: Path, code: ErrorCode, whose: str) -> None:
     if is_readable_by_others(path):
         raise code.error(
             f"{path} is readable by others than its owner",
-            fix=f"`chmod 600` it if no other user has read it. Otherwise begin a new "
-            f"{whose}: a reader of this key can make any client.",
+            fix="`chmod 600` it if no other user has read it. Otherwise begin a new "
+            f"{whose}: a reader of this key can pass for any client.",
         )
 
 
