@@ -155,10 +155,8 @@ def certificate_of(
         clients = seen.view.clients
     else:
         clients = RosterFrame.decode(seen.view or b"").size
-    share_holders, survivors = (
-        _count_members(seen.share_holders),
-        _count_members(seen.survivors),
-    )
+    share_holders = _count_members(seen.share_holders)
+    survivors = _count_members(seen.survivors)
     return certify(parameters, clients, share_holders, survivors)
 
 

@@ -153,9 +153,8 @@ class FileInput:
     def _load_vector(self, path: Path) -> npt.NDArray[Any]:
         """Return the vector of a file; the last one read stays in memory."""
         if path not in self._vectors:
-            mark = _file_mark(
-                path
-            )  # before it is read: a later change gives another one
+            # Before it is read: a later change gives another one.
+            mark = _file_mark(path)
             self._vectors = {path: load_vector(path)}  # sessions follow one another
             self._marks = {path: mark}
         return self._vectors[path]

@@ -427,9 +427,7 @@ class TaskSupervisor:
             refuse_stopped(row)
             kept = self._kept.get(task_id)
             is_idle = kept is None or kept.running.is_done
-            if (
-                is_idle
-            ):  # the row says that the task runs only after all checks have passed
+            if is_idle:  # the row says that it runs once all checks have passed
                 await self._rows.settle(row, decode_settings(row.task))
             row = await self._rows.write_state(row, TaskState.RUNNING, "")
             if is_idle:

@@ -282,10 +282,8 @@ def decode_answered(header: bytes) -> tuple[SessionDescriptor, Answered]:
 
 def _read_answered(reader: Reader, _: str) -> tuple[SessionDescriptor, Answered]:
     """Read the state of a client that has answered the last round."""
-    descriptor, identity = (
-        SessionDescriptor.decode(_read_blob(reader)),
-        _read_text(reader),
-    )
+    descriptor = SessionDescriptor.decode(_read_blob(reader))
+    identity = _read_text(reader)
     accepted = {
         Round(reader.u8()): reader.fixed(DIGEST_BYTES) for _ in range(reader.u8())
     }

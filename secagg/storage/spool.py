@@ -167,10 +167,8 @@ class UploadSpool:
             self._blobs.sync(stored)  # the storing process may not have synced it
             return
         # Also where equal bytes are stored: these may differ.
-        hasher, home = (
-            hashlib.sha256(),
-            _of_upload(session_id, _sender_digest(sender), digest),
-        )
+        hasher = hashlib.sha256()
+        home = _of_upload(session_id, _sender_digest(sender), digest)
         for chunk in chunks:
             hasher.update(_read_exactly(self._blobs.read(chunk.name), chunk.size))
         if bound is not None and bound != digest:
