@@ -72,7 +72,8 @@ async def read_data_usage(budget: TotalBudget, state_dir: Path) -> DataUsage:
 
     Raises:
         StoreInUseError: A process has the client's state open, and the claims are
-        there. StateDamagedError: What is stored does not fit together.
+            there.
+        StateDamagedError: What is stored does not fit together.
         ServiceError: STORAGE_FAILED; they cannot be read.
     """
     if budget.directory is None:

@@ -341,7 +341,7 @@ def _credential_state(issued: "Issued", now: int) -> str:
 
 
 def _unix_seconds() -> int:
-    """Return this moment."""
+    """Return this moment in Unix seconds."""
     return int(time.time())
 
 

@@ -392,7 +392,8 @@ class ClientCalls:
     ) -> Envelope:
         """Return an update, fetched where the answer only refers to it.
 
-        The arguments and errors are those of `next_update`.
+        `answer` is what was received; the other arguments and the errors are those of
+        `next_update`.
         """
         if after >= answer.kind.ROUND:
             if isinstance(answer, Reference):

@@ -288,7 +288,7 @@ def check_claim(stated: PrivacyStatement, budget: NoiseBudget) -> None:
         RemoteProtocolError: POLICY_VIOLATION.
     """
     complaint = ""
-    # Of a program's own accountant an epsilon may be NaN, which is above nothing.
+    # A program's own accountant may return NaN, which is above nothing.
     if not stated.epsilon <= budget.epsilon * (1 + EPSILON_SLACK):
         complaint = (
             f"the noise gives epsilon {stated.epsilon:.9g}, the task claims "

@@ -256,7 +256,7 @@ class CredentialRequest(Decodable):
 
     @classmethod
     def _read(cls, reader: Reader) -> Self:
-        """Decode a request; `check` its signature."""
+        """Decode a request, whose signature `check` verifies."""
         trust_domain, name = _read_header(reader)
         return cls(
             trust_domain=trust_domain,
@@ -543,7 +543,7 @@ class RevocationList(Decodable):
 
     @classmethod
     def _read(cls, reader: Reader) -> Self:
-        """Decode a list, its serials in ascending order; `check` its signature."""
+        """Decode a list, its serials in ascending order; `check` verifies it."""
         read_version(reader)
         trust_domain = read_name(reader)
         number, made_at, count = reader.u32(), reader.u64(), reader.u32()

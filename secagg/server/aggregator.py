@@ -264,7 +264,7 @@ class Aggregator:
         on_ended: Receives the report of each session when it is over.
         meter: Receives measurements; discarded by default.
         replica: This process among the replicas of one store.
-        check_profile: Raises for a profile that is not served here; none by default.
+        check_profile: Raises for a profile that is not served here; all are by default.
     """
 
     def __init__(  # noqa: PLR0913 - every part can be exchanged

@@ -257,7 +257,8 @@ class TwoAggregatorClient:
         with self._state.carried(self._task):
             try:
                 joined = await self._join_session()
-                # Until the end, each way stays with the maker of its offer (R5.0-6).
+                # Each connection stays with the maker of its offer until the end
+                # (R5.0-6).
                 self._leader.bind(joined.leader.aggregator)
                 self._helper.bind(joined.helper.aggregator)
                 as_vector(given, joined.noise.dim)  # the length is no secret

@@ -176,7 +176,7 @@ class Leader(Party[_Session]):
         self._history: TaskHistory | None = None
 
     async def recover(self) -> None:
-        """Restore the tasks, and delete the shares of ended sessions."""
+        """Load the state from the store, and delete the shares of ended sessions."""
         self._history = None  # read again when it is needed
         await super().recover()
         live = None if self._live is None else self._live.offer.session_id
@@ -422,7 +422,7 @@ class Leader(Party[_Session]):
         return found
 
     async def _sums_left(self, sessions: int) -> int:
-        """Return the sums left: no more than the sessions, and than the steps left."""
+        """Return how many sums are left; those released count against the steps."""
         return min(sessions, self._steps - (await self._task_history()).sums)
 
     @property

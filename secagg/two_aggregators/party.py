@@ -415,7 +415,7 @@ class Party(ABC, Generic[_Session]):
     # --- calls ------------------------------------------------------------------------
 
     async def answer(self, identity: str, request: Request[_Answer]) -> _Answer:
-        """Answer one call of a client."""
+        """Answer one call, and measure it."""
         meter = self._measures.meter
         with measured_call(meter, self._clock, request):
             given = await self._answer_call(identity, request)

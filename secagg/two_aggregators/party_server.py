@@ -326,7 +326,7 @@ class PartyServer:
     def watch(
         self, identity: str, request: WatchSession
     ) -> AsyncIterator[Envelope | Reference | Wait]:
-        """Watch a session at the first party: all parties answer alike."""
+        """Refuse streams, as each party does."""
         return self.parties[0].watch(identity, request)
 
     def record_refusal(self, code: ErrorCode) -> None:

@@ -261,7 +261,7 @@ def _client_paths(setup: ClientSetup) -> str:
 
 
 def _sharing_paths(setup: SharingSetup) -> str:
-    """Check the same for a client of two aggregators."""
+    """Check that no file of a client of two aggregators is written over."""
     outputs = setup.outputs.items()
     return refuse_shared_paths(
         two_aggregator_paths(

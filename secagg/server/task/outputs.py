@@ -2,8 +2,8 @@
 
 Rule 1: files are named by session number, so repeating a write after a crash replaces a
         file by the same one.
-Rule 2: files of another task are never replaced, whatever folder the settings name:
-        the receipt, which every session has, is written first and looks whose they are.
+Rule 2: files of another task are never replaced, whatever folder the settings name.
+        Every session has a receipt: it is written first, once their owner is checked.
 Rule 3: the report states completely what was released under which guarantee; a reader
         needs no other file.
 Rule 4: a required write is retried without limit, here or by another replica of the
