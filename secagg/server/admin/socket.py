@@ -106,11 +106,12 @@ class AdminSocket:
 
     async def __aexit__(self, *_: object) -> None:
         """Stop listening, and close all connections."""
+        # While it listens no other aggregator takes the path (rule 1); later one may.
+        with suppress(OSError):
+            self._path.unlink()
         if self._listener is not None:
             self._listener.close()
         await self._callers.cancel_all()
-        with suppress(OSError):
-            self._path.unlink()
 
     # --- callers ----------------------------------------------------------------------
 

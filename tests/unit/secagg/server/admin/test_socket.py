@@ -17,19 +17,31 @@ async def pass_turns(number):
         await asyncio.sleep(0)
 
 
+def socket_in(directory, server):
+    path = directory / "admin.sock"
+    return AdminSocket(path, server, None, state_dir=directory, finish=lambda _: None)
+
+
 @pytest.fixture
 async def listening(tmp_path):
     async with (
         OperatedServer(None) as server,
-        AdminSocket(
-            tmp_path / "admin.sock",
-            server,
-            None,
-            state_dir=tmp_path,
-            finish=lambda _: None,
-        ) as listening,
+        socket_in(tmp_path, server) as listening,
     ):
         yield listening
+
+
+async def test_a_closing_socket_leaves_the_one_that_has_taken_its_path(
+    tmp_path, monkeypatch
+):
+    async with OperatedServer(None) as server:
+        first, second = socket_in(tmp_path, server), socket_in(tmp_path, server)
+        monkeypatch.setattr(first._callers, "cancel_all", second.__aenter__)
+        async with first:
+            pass
+        assert second._path.exists()
+        await second.__aexit__()
+        assert not second._path.exists()
 
 
 @pytest.mark.parametrize("turns", range(8))
