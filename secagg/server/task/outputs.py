@@ -279,8 +279,8 @@ def store_receipt(directory: Path, session: SessionDescriptor, data: bytes) -> P
     owner = _owner_of(directory / f"report-{session.session_number}.json", path)
     if owner not in (None, session.task_id):
         raise ErrorCode.STORAGE_FAILED.error(
-            f"{path} is in the place of a file of the task {owner!r}, not of "
-            f"{session.task_id!r}",
+            f"{directory} has files of session {session.session_number} of the task "
+            f"{owner!r}, which those of {session.task_id!r} would replace",
             fix="Move the files of that task away, or set server.output_dir to "
             "another folder; the sum is kept until it can be written.",
         )
