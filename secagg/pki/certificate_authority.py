@@ -369,7 +369,10 @@ class CertificateAuthority:
         last = self.certificate.not_valid_after_utc
         end = min(start + _duration(days, _MAX_LEAF_DAYS), last)
         if end <= start:
-            raise _argument_error("the authority has expired")
+            raise ErrorCode.BAD_CERTIFICATE.error(
+                "the authority has expired",
+                fix="Begin another one with `secagg pki ca` in a new directory.",
+            )
         return end
 
     @property
