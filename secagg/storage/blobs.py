@@ -330,7 +330,7 @@ class MemoryBlobs:
         return None
 
     def _names_below(self, prefix: str) -> list[str]:
-        """Return the objects of a prefix, in order."""
+        """Return the names of the objects below a prefix, in order."""
         names = tuple(self._objects)
         return sorted(n for n in names if n == prefix or n.startswith(f"{prefix}/"))
 

@@ -149,7 +149,7 @@ class FileLock:
         except BlockingIOError:
             return False
         except OSError as error:
-            raise _directory_error(
+            raise _lock_error(
                 self.path, f"cannot be locked: {error.strerror}"
             ) from None
         with contextlib.suppress(OSError):  # the process id only helps a person
@@ -185,8 +185,8 @@ class FileLock:
         with contextlib.suppress(OSError):
             holder = os.pread(self._descriptor, _MAX_HOLDER_BYTES, 0)
             if holder.isdigit():
-                return _directory_error(self.path, f"is held by process {int(holder)}")
-        return _directory_error(self.path, "is held by another process")
+                return _lock_error(self.path, f"is held by process {int(holder)}")
+        return _lock_error(self.path, "is held by another process")
 
 
 @contextmanager
@@ -203,7 +203,7 @@ def open_lock(path: Path) -> Iterator[FileLock]:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        raise _directory_error(path, f"cannot be made: {error.strerror}") from None
+        raise _lock_error(path, f"cannot be made: {error.strerror}") from None
     try:
         yield FileLock(path, descriptor)
     finally:
@@ -215,8 +215,8 @@ def claims_lock(directory: Path) -> Path:
     return directory / "turn.lock"
 
 
-def _directory_error(path: Path, complaint: str) -> SecAggError:
-    """Return the error of a directory that cannot hold a state."""
+def _lock_error(path: Path, complaint: str) -> SecAggError:
+    """Return the error of a file that cannot be locked."""
     return ErrorCode.STORAGE_FAILED.error(
         f"{path} {complaint}",
         fix="Check that the directory is on a disk of this machine, that its "

@@ -366,7 +366,7 @@ def _named_in(certificate: bytes | None) -> PeerIdentity:
 
 
 def _certificate_error(complaint: str, next_step: str) -> SecAggError:
-    """Return the error of a certificate that is not believed."""
+    """Return the error of a handshake that proves no identity."""
     return ErrorCode.BAD_CERTIFICATE.error(complaint, fix=next_step)
 
 

@@ -287,7 +287,7 @@ class LoopDelay:
         self._tick = self._loop.call_at(self._due, self._end_tick)
 
     def _end_tick(self) -> None:
-        """Measure how late the loop is, and tell when it is no longer."""
+        """Measure how late the loop is, and report when it has caught up."""
         was_late = self.is_late
         self.is_late = self._loop.time() - self._due > self.LATE_SECONDS
         self._begin_tick()
