@@ -24,7 +24,7 @@ claimed, for people and JSON.
 
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -52,6 +52,7 @@ from secagg.protocol.policy import PrivacyLimits, TotalBudget
 from secagg.storage.budget_ledger import (
     BudgetKey,
     Charge,
+    ChargeRow,
     ChargeState,
     Claim,
     ClaimAdversary,
@@ -77,6 +78,29 @@ def budget_key_of(
         aggregator=descriptor.aggregator,
         task=descriptor.task_id,
     )
+
+
+def merge_charges(
+    rows: Iterable[ChargeRow], key: BudgetKey, proven: str | None, issued: str | None
+) -> list[ChargeRow]:
+    """Return charges, those that count against one budget under its name.
+
+    Where a connection proves no trust domain, a task has one budget with and without
+    credentials: its aggregator chooses which of the two a session has.
+
+    Args:
+        rows: Charges of the client.
+        key: Names the budget.
+        proven: Trust domain that the connection has proven; None for none.
+        issued: Trust domain of the client's credential; None for a client without one.
+    """
+    domains = {key.trust_domain} if proven else {key.trust_domain, "", issued}
+    return [
+        replace(row, budget=key)
+        for row in rows
+        if row.budget.trust_domain in domains
+        and replace(row.budget, trust_domain=key.trust_domain) == key
+    ]
 
 
 def peer_of(aggregator: str, *, trust_domain: str | None) -> str:

@@ -29,6 +29,7 @@ from secagg.client.budget import (
     least_sum,
     limit_of,
     loss_in,
+    merge_charges,
     use_of,
 )
 from secagg.distributed_dp import (
@@ -638,7 +639,10 @@ def _check_task_budget(request: GateRequest) -> None:
     """Refuse a session beyond those that the client may give."""
     charge = charge_of(request.offer, trust_domain=request.trust_domain)
     if charge is not None:
-        check_budget(charge, request.known.charges)
+        own, rows = request.own.enrolment, request.known.charges
+        issued = None if own is None else own.identity.issued.trust_domain
+        rows = merge_charges(rows, charge.budget, request.trust_domain, issued)
+        check_budget(charge, rows)
 
 
 def _check_total_budget(request: GateRequest) -> None:

@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import Final
 
 from secagg.client.admission import Admission
-from secagg.client.budget import DataUsage, peer_of
+from secagg.client.budget import DataUsage, merge_charges, peer_of
 from secagg.client.contribution import (
     Contribution,
     SessionOutcome,
@@ -70,7 +70,7 @@ from secagg.protocol.messages import (
 )
 from secagg.protocol.packing import mask_input, pack
 from secagg.runtime import log_events as telemetry
-from secagg.storage.budget_ledger import ChargeState, Settlement, budget_of
+from secagg.storage.budget_ledger import BudgetKey, ChargeState, Settlement, budget_of
 from secagg.storage.change import Change, Side
 from secagg.storage.changes import purge_once
 from secagg.storage.client_store import ClientStore
@@ -512,21 +512,17 @@ class OpenClient:
 
     async def sessions_left(self, task: str) -> int | None:
         """Return how many more sessions the budget of a task covers."""
-        domains, enrolled = {self._trust_domain or ""}, self._admission.enrolment
-        if self._trust_domain is None and enrolled is not None:
-            domains.add(enrolled.identity.issued.trust_domain)
-        charges = [
-            row
-            for row in await self.store.read(ListCharges(task))
-            if row.budget.aggregator == self._aggregator
-            and row.budget.trust_domain in domains
-        ]
+        proven, own = self._trust_domain, self._admission.enrolment
+        key = BudgetKey(
+            trust_domain=proven or "", aggregator=self._aggregator, task=task
+        )
+        issued = None if own is None else own.identity.issued.trust_domain
+        rows = await self.store.read(ListCharges(task))
+        charges = merge_charges(rows, key, proven, issued)
         if not charges:
             return None
         last = charges[-1]
-        return budget_of(
-            charges, last.budget, allowed=last.allowed, refunds=last.refunds
-        ).left
+        return budget_of(charges, key, allowed=last.allowed, refunds=last.refunds).left
 
     # --- which session ----------------------------------------------------------------
 

@@ -44,8 +44,8 @@ class BudgetKey:
     """Names a budget: another aggregator under the same task name has another one.
 
     Attributes:
-        trust_domain: Trust domain of the aggregator, as its certificate proves it; ""
-            where the connection proves none.
+        trust_domain: Trust domain of the aggregator, as its certificate proves it, or
+            else the credentials of the session; "" where neither does.
         aggregator: Name of the aggregator; between two, of the leader.
         task: Name of the task.
     """

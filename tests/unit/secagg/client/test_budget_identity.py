@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 from secagg_testing.cohorts import (
+    lenient_rules,
     offer_of,
     parameters_for,
     signing_parameters_for,
@@ -15,13 +16,17 @@ from secagg_testing.inline_store import inline_store
 
 from secagg.client.budget import TotalBudgetExceededError, charge_of
 from secagg.client.client import Client
+from secagg.client.enrolment import EnrolledClient
+from secagg.client.gate import GateRequest, GateStage, KnownFacts, admit
 from secagg.errors import ErrorCode
 from secagg.protocol.policy import ClientPolicy, PrivacyLimits, TotalBudget
 from secagg.server.aggregator import Aggregator
 from secagg.server.task.definition import TaskDefinition
+from secagg.simulation.driver import identity_in_simulation
 from secagg.storage.blobs import MemoryBlobs
 from secagg.storage.budget_ledger import (
     BudgetKey,
+    BudgetSpentError,
     ChargeRow,
     ChargeState,
     Claim,
@@ -112,6 +117,39 @@ async def test_a_total_used_up_by_one_aggregator_rejects_the_other(tmp_path):
     for error in await summed(tmp_path, aggregator="two", total=small):
         assert isinstance(error, TotalBudgetExceededError)
         assert error.code is ErrorCode.POLICY_VIOLATION
+
+
+@pytest.mark.parametrize("was_signed", [True, False])
+def test_credentials_give_no_second_budget_where_no_domain_is_proven(was_signed):
+    """The aggregator chooses whether a session has them."""
+    enrolled = EnrolledClient(identity_in_simulation("alice", 1))
+    offered = offer_of(with_noise(COHORT))
+    charge = charge_of(offered, trust_domain=None)
+    domain = enrolled.identity.issued.trust_domain if was_signed else ""
+    rows = [
+        ChargeRow(
+            budget=replace(charge.budget, trust_domain=domain),
+            session_id=number.to_bytes(32, "big"),
+            noise_digest=charge.noise_digest,
+            state=ChargeState.KEPT,
+            allowed=charge.allowed,
+            refunds=charge.refunds,
+            at=0.0,
+        )
+        for number in range(charge.allowed)
+    ]
+    request = GateRequest(
+        offer=offered,
+        stage=GateStage.OFFER,
+        aggregator=offered.aggregator,
+        trust_domain=None,
+        now=offered.session_end - 1,
+        own=replace(lenient_rules(), enrolment=enrolled.rules()),
+        known=KnownFacts(charges=rows),
+    )
+    with pytest.raises(BudgetSpentError):
+        admit(request)
+    admit(replace(request, trust_domain="another.example"))
 
 
 def test_a_trust_domain_has_separate_budgets():
