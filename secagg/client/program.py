@@ -12,7 +12,6 @@ from secagg.client.enrolment import ClientEnrolment
 from secagg.client.session_driver import ClientProgress
 from secagg.client.step_client import StepClient
 from secagg.config import ClientSettings
-from secagg.config.files import identity_of
 from secagg.config.policy import cohort_of, privacy_limits_of, total_of
 from secagg.errors import ErrorCode
 from secagg.protocol.parameters import Graph
@@ -20,6 +19,7 @@ from secagg.protocol.policy import ClientPolicy
 from secagg.protocol.profiles import Profile
 from secagg.storage.rows import Retention
 from secagg.transport.peer_identity import Role
+from secagg.transport.tls import TLSIdentity
 
 
 def client_of(  # noqa: PLR0913 - what settings do not say
@@ -49,7 +49,7 @@ def client_of(  # noqa: PLR0913 - what settings do not say
         Client,
         client.server,
         task=client.task,
-        identity=identity_of(settings.tls, Role.CLIENT),
+        identity=_load_certificate(settings),
         attempts=client.attempts,
         wait_seconds=None if is_service else client.wait_seconds,
         fetch_sum=fetch_sum,
@@ -87,8 +87,7 @@ def shared_state_of(
         ServiceError: BAD_CERTIFICATE, or BAD_SETTINGS; the aggregator has no name.
         SecAggError: BAD_CREDENTIAL, or what else is wrong with the enrolment.
     """
-    client = settings.client
-    own = identity_of(settings.tls, Role.CLIENT).identity
+    client, own = settings.client, _load_certificate(settings).identity
     if client.aggregator is None:
         raise ErrorCode.BAD_SETTINGS.error(
             "client.aggregator is empty, and the tasks of one state are of one "
@@ -115,6 +114,16 @@ def shared_state_of(
         total=total_of(settings.policy),
         keep_upload=False,  # inputs are kept as files, which say what was given
         retention=_retention(settings),
+    )
+
+
+def _load_certificate(settings: ClientSettings) -> TLSIdentity:
+    """Load the client's certificate and key."""
+    return TLSIdentity.load(
+        certificate=settings.tls.certificate,
+        private_key=settings.tls.key,
+        authority=settings.tls.ca,
+        role=Role.CLIENT,
     )
 
 
